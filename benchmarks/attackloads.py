@@ -1,7 +1,8 @@
 """Loads of eight connections from one other address, and how long `acil serve` lets honest clients wait.
 
 While a load of `LOADS` runs, three honest clients ask, each over new connections: for `/health`, for a
-prediction of a small image, and for one of a photograph of 12 megapixels.
+prediction of a small image, and for one of a photograph of 12 megapixels. While a load of `TEXT_LOADS`
+runs, they ask a model of texts: for `/health`, for one sentence, and for 64.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -26,7 +29,7 @@ SOURCE = "127.0.0.2"
 CONNECTIONS = 8
 #: The bars: seconds of `/health`, times the wait without a load, and bytes above the start.
 MAX_HEALTH = 0.2
-MAX_SMALL, MAX_PHOTOGRAPH = 20.0, 5.0
+MAX_SMALL, MAX_LARGE = 20.0, 5.0
 MAX_MEMORY = 300 * 10**6
 #: An answer that has not come by then counts as one that took so long.
 _GIVE_UP = 30.0
@@ -123,7 +126,43 @@ async def bombs(load: Load) -> None:
     await load.again(lambda: load.send(chance.choice(requests)))
 
 
-#: By name, in the order of the table.
+async def dear_texts(load: Load) -> None:
+    """Send as many texts as a request may have, each of as many tokens as the network reads."""
+    request = texts("/predict", ["?!" * 128] * 256)
+    await load.again(lambda: load.send(request))
+
+
+async def long_texts(load: Load) -> None:
+    """Send as many characters as a request may have."""
+    request = texts("/predict", ["my card was swallowed " * 700] * 256)
+    await load.again(lambda: load.send(request))
+
+
+async def many_texts(load: Load) -> None:
+    """Send as many short texts as a request may have."""
+    request = texts("/predict", [f"my card {number} was swallowed" for number in range(256)])
+    await load.again(lambda: load.send(request))
+
+
+async def slow_json(load: Load) -> None:
+    """Send the longest JSON, of what is slow to read or is refused late."""
+    escaped = b'{"texts": ["' + b"\\u00e9" * (600 * 2**10) + b'"]}'
+    many = b'{"texts": [' + b'"a",' * (900 * 2**10) + b'"a"]}'
+    chance = random.Random(0)
+    requests = [_json("/predict", content) for content in (escaped, many)]
+    await load.again(lambda: load.send(chance.choice(requests)))
+
+
+def texts(path: str, sentences: list[str]) -> bytes:
+    """Return a whole request with texts."""
+    return _json(path, json.dumps({"texts": sentences}).encode())
+
+
+def _json(path: str, content: bytes) -> bytes:
+    return head(path, len(content), kind="application/json") + content
+
+
+#: By name, in the order of the table: those on a model of images, and on one of texts.
 LOADS: dict[str, Callable[[Load], Awaitable[None]]] = {
     "small chunks": small_chunks,
     "pipelining": pipelining,
@@ -131,6 +170,12 @@ LOADS: dict[str, Callable[[Load], Awaitable[None]]] = {
     "slow searches": markers,
     "99 scans": scans,
     "bombs": bombs,
+}
+TEXT_LOADS: dict[str, Callable[[Load], Awaitable[None]]] = {
+    "texts of 256 tokens": dear_texts,
+    "longest texts": long_texts,
+    "short texts": many_texts,
+    "slow JSON": slow_json,
 }
 
 
@@ -150,6 +195,22 @@ def large_photograph() -> bytes:
     return encoded(Image.fromarray(pixels).resize((4000, 3000)), "JPEG", quality=90)
 
 
+class Asked(NamedTuple):
+    """Requests of honest clients."""
+
+    small: bytes
+    large: bytes
+
+
+def asked(of_texts: bool) -> Asked:
+    """Return what honest clients ask a model of texts, or of images."""
+    if of_texts:
+        sentences = [f"when is train {number} to the airport, please" for number in range(64)]
+        return Asked(*(texts("/predict", part) for part in (sentences[:1], sentences)))
+    pictures = photograph("JPEG", 320), large_photograph()
+    return Asked(*(upload("/predict", [picture]) for picture in pictures))
+
+
 @dataclass
 class Waits:
     """How long honest clients waited under one load, by what they asked for."""
@@ -157,14 +218,14 @@ class Waits:
     name: str
     health: list[float] = field(default_factory=list)
     small: list[float] = field(default_factory=list)
-    photograph: list[float] = field(default_factory=list)
+    large: list[float] = field(default_factory=list)
     memory: int = 0
 
     @property
     def p99(self) -> tuple[float, float, float]:
         """Return what one of a hundred waits exceeds, of each."""
         found = []
-        for waits in (self.health, self.small, self.photograph):
+        for waits in (self.health, self.small, self.large):
             many = [*waits, *waits] if len(waits) == 1 else waits
             found.append(statistics.quantiles(many, n=100, method="inclusive")[-1] if many else 0.0)
         return found[0], found[1], found[2]
@@ -172,7 +233,7 @@ class Waits:
 
 def run_load(name: str, port: int, end: float) -> None:
     """Run a load to its end."""
-    asyncio.run(LOADS[name](Load(port, end)))  # type: ignore[arg-type]
+    asyncio.run({**LOADS, **TEXT_LOADS}[name](Load(port, end)))  # type: ignore[arg-type]
 
 
 async def _answered(port: int, request: bytes, patience: float) -> bool:
@@ -187,7 +248,9 @@ async def _answered(port: int, request: bytes, patience: float) -> bool:
     return False
 
 
-async def live(port: int, seconds: float, waits: Waits, memory: Callable[[], int]) -> None:
+async def live(
+    port: int, seconds: float, waits: Waits, requests: Asked, memory: Callable[[], int]
+) -> None:
     """Ask as honest clients until the time is over; what was asked by then is waited for."""
     end = time.monotonic() + seconds
 
@@ -204,8 +267,8 @@ async def live(port: int, seconds: float, waits: Waits, memory: Callable[[], int
 
     await asyncio.gather(
         ask(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", waits.health, 0.05),
-        ask(upload("/predict", [photograph("JPEG", 320)]), waits.small, 0.1),
-        ask(upload("/predict", [large_photograph()]), waits.photograph, 0.5),
+        ask(requests.small, waits.small, 0.1),
+        ask(requests.large, waits.large, 0.5),
     )
 
 
@@ -213,13 +276,14 @@ def measure(
     pool: ProcessPoolExecutor, port: int, names: list[str], seconds: float, memory: Callable[[], int]
 ) -> Iterator[Waits]:
     """Yield the waits without a load, and under each load of so many seconds."""
-    asyncio.run(live(port, 2, Waits("warm"), memory))
+    requests = asked(names[0] in TEXT_LOADS)
+    asyncio.run(live(port, 2, Waits("warm"), requests, memory))
     base = memory()
     for name in ("none", *names):
         waits = Waits(name)
         if name != "none":
             running = pool.submit(run_load, name, port, time.monotonic() + seconds)
-        asyncio.run(live(port, seconds, waits, memory))
+        asyncio.run(live(port, seconds, waits, requests, memory))
         if name != "none":
             running.result()
         waits.memory -= base
@@ -237,7 +301,7 @@ def prepare() -> None:
 def loads_table(rows: list[Waits]) -> str:
     """Return the waits as a table in Markdown; those without a load come first."""
     lines = [
-        "| load | /health p99 (s) | small p99 (s) | times | photograph p99 (s) | times | memory (MB) |",
+        "| load | /health p99 (s) | small p99 (s) | times | large p99 (s) | times | memory (MB) |",
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
     _, small, large = rows[0].p99
@@ -260,8 +324,8 @@ def loads_missed(rows: list[Waits]) -> list[str]:
             found.append(f"{row.name}: /health took {health:.2f} s")
         if a > MAX_SMALL * small:
             found.append(f"{row.name}: a small prediction took {a / small:.1f} times as long")
-        if b > MAX_PHOTOGRAPH * large:
-            found.append(f"{row.name}: a photograph took {b / large:.1f} times as long")
+        if b > MAX_LARGE * large:
+            found.append(f"{row.name}: a large prediction took {b / large:.1f} times as long")
         if row.memory > MAX_MEMORY:
             found.append(f"{row.name}: {row.memory // 10**6} MB more memory")
     return found

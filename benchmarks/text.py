@@ -2,24 +2,29 @@ r"""Texts: new intents from few examples, out of scope, and phases, beside logis
 
 ::
 
-    python -m benchmarks.text clinc150.json.gz --cache FOLDER --record docs/text/benchmark.json \
-        --page docs/text.md --plot docs/text/few.png
-    python -m benchmarks.text clinc150.json.gz --cache FOLDER --widths
+    python -m benchmarks.text clinc150.json.gz --record docs/text/benchmark.json --page docs/text.md \
+        --plot docs/text/few.png
 
-The file is a gzipped JSON object of pairs of text and intent by split. The first command measures on its
-test sentences, on which nothing is chosen, and fills the page and the plot from the record. The second
-compares widths of the expansion by cross-validation within the training sentences: so
-`acil.growing.texts.EXPANSION_SIZE` was chosen. ``--only PART`` measures one part and keeps the others of
-the record. The splits ``oos_train``, ``oos_val`` and ``val`` are used by nobody.
+The file is a gzipped JSON object of pairs of text and intent by split. Figures are those of its test
+sentences, on which nothing is chosen; they go into the record, and from there to the page and the plot.
+Widths of the expansion alone are compared by cross-validation within the training sentences: so
+`acil.growing.texts.EXPANSION_SIZE` was chosen. ``--cache FOLDER`` keeps the vectors of the sentences,
+``--only PART`` measures one part and keeps the others of the record. The splits ``oos_train``,
+``oos_val`` and ``val`` are used by nobody.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import gzip
 import json
 import resource
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +44,11 @@ FEW, SEEDS = (1, 3, 5, 10), 5
 WIDTHS, FOLDS = (1024, 2048, 3072), 2
 #: Phases of ten intents each.
 PHASE = 10
+#: Sentences of a new intent whose time is measured.
+NEW = 10
 OURS, BALANCED, LOGISTIC = "acil", "logistic regression, balanced", "logistic regression"
+#: The rule before γ heeded the rarest classes, and before features were among the units.
+FORMER = "acil, former rule"
 #: Columns of the tables: key, heading, form.
 WHOLE = {
     "model": ("model", ""),
@@ -61,7 +70,7 @@ class Sentences:
 
     def __init__(self, file: Path, cache: Path | None) -> None:
         with gzip.open(file) as stream:
-            parts = json.load(stream)
+            self.parts = parts = json.load(stream)
         self.encoder = TextClassifier().embedder
         names, self.y = np.unique([intent for _, intent in parts["train"]], return_inverse=True)
         self.names = names.tolist()
@@ -124,44 +133,43 @@ def measured(data: Sentences, head: ACILClassifier) -> dict[str, Any]:
     }
 
 
-def whole(data: Sentences, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Learn all training sentences at once; beside logistic regression, unless that was done before."""
-    known = {row["model"]: row for row in before}
+def whole(data: Sentences) -> list[dict[str, Any]]:
+    """Learn all training sentences at once, beside logistic regression."""
     model = TextClassifier()
     data.learn(model, np.arange(len(data.y)))
-    rows = [{"model": OURS, **measured(data, head_of(model))}]
-    if LOGISTIC in known:
-        rows.append(known[LOGISTIC])
-    else:  # all intents have the same number of sentences, so that weights would change nothing
-        reference = logistic(False).fit(data.X, data.y)
-        told = confidence(reference, data.X_test, data.y_test)
-        sure = [reference.predict_proba(X).max(axis=1) for X in (data.X_test, data.outside)]
-        truth = np.repeat([1, 0], [len(part) for part in sure])
-        area = float(roc_auc_score(truth, np.concatenate(sure)))
-        accuracy, error = 100 * float(told[:, 1].mean()), calibration_error(told)
-        rows.append({"model": LOGISTIC, "accuracy": accuracy, "calibration": error, "area": area})
-    return rows
+    # All intents have the same number of sentences, so that class weights would change nothing.
+    reference = logistic(False).fit(data.X, data.y)
+    told = confidence(reference, data.X_test, data.y_test)
+    sure = [reference.predict_proba(X).max(axis=1) for X in (data.X_test, data.outside)]
+    truth = np.repeat([1, 0], [len(part) for part in sure])
+    figures = {
+        "accuracy": 100 * float(told[:, 1].mean()),
+        "calibration": calibration_error(told),
+        "area": float(roc_auc_score(truth, np.concatenate(sure))),
+    }
+    return [{"model": OURS, **measured(data, head_of(model))}, {"model": LOGISTIC, **figures}]
 
 
-def few(data: Sentences, before: list[dict[str, Any]], references: int) -> list[dict[str, Any]]:
+def few(data: Sentences) -> list[dict[str, Any]]:
     """Learn half of the intents, then k examples of each of the others; recall of both, by draw.
 
-    Logistic regression is fitted for the first ``references`` draws alone, unless that was done before:
-    it takes minutes.
+    The former rule and logistic regression are fitted on the same sentences, all at once.
     """
-    rows = [row for row in before if row["model"] == BALANCED]
-    known, n = {(row["seed"], row["k"]) for row in rows}, len(data.names)
+    rows = []
     for seed in range(SEEDS):
         base = TextClassifier()
         data.learn(base, data.few(seed, 1)[0])
         for k in FEW:
             old, new, newer = data.few(seed, k)
-            older = np.setdiff1d(np.arange(n), newer)
-            answers = {OURS: _after(data, base, new)}
-            if seed < references and (seed, k) not in known:
-                both = np.concatenate([old, new])
-                fitted = logistic(True).fit(data.X[both], data.y[both])
-                answers[BALANCED] = fitted.predict(data.X_test)
+            older = np.setdiff1d(np.arange(len(data.names)), newer)
+            both = np.concatenate([old, new])
+            head = base.snapshot.copy_head()
+            head.partial_fit(data.X[new], np.array(data.names)[data.y[new]])
+            answers = {
+                OURS: np.searchsorted(data.names, head.predict(data.X_test)),
+                FORMER: former(data.X[both], data.y[both]).predict(data.X_test),
+                BALANCED: logistic(True).fit(data.X[both], data.y[both]).predict(data.X_test),
+            }
             for name, found in answers.items():
                 new_recall, old_recall = (recall(found, data.y_test, part) for part in (newer, older))
                 rows.append({"model": name, "seed": seed, "k": k, "new": new_recall, "old": old_recall})
@@ -169,14 +177,15 @@ def few(data: Sentences, before: list[dict[str, Any]], references: int) -> list[
     return rows
 
 
-def _after(data: Sentences, base: TextClassifier, rows: np.ndarray) -> np.ndarray:
-    """Return the intents that a model names after learning more, without changing it."""
-    model = TextClassifier()
-    data.learn(model, rows)
-    copy = base.snapshot.copy_head()
-    copy.merge(model.snapshot.head)
-    found: np.ndarray = np.searchsorted(data.names, copy.predict(data.X_test))
-    return found
+def former(X: np.ndarray, y: np.ndarray) -> ACILClassifier:
+    """Return discriminants with the γ that cross-validation alone chooses, from random units alone."""
+    units: dict[str, Any] = {
+        "expansion_size": EXPANSION_SIZE,
+        "expansion_bias": 0.5,
+        "standardize": False,
+    }
+    regression = ACILClassifier(scores="ridge", fit_intercept=True, **units).fit(X, y).solve()
+    return ACILClassifier(scores="discriminant", gamma=regression.gamma_, **units).fit(X, y)
 
 
 def phases(data: Sentences) -> list[dict[str, Any]]:
@@ -234,23 +243,50 @@ def _named(data: Sentences, model: TextClassifier, rows: np.ndarray) -> np.ndarr
     return found
 
 
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
+def speed(data: Sentences) -> dict[str, float]:
+    """Measure CPU seconds: of the network alone, and of `acil learn` from its start to its end."""
+    train = data.parts["train"]
+    before = _cpu()
+    data.encoder.encode([text for text, _ in train])
+    found = {"texts": len(train), "network": _cpu() - before}
+    with tempfile.TemporaryDirectory() as folder:
+        for part, pairs in (("all", train), ("new", [(t, "new") for t, _ in data.parts["test"][:NEW]])):
+            with (Path(folder) / f"{part}.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([("text", "label"), *pairs])
+            before = _cpu(resource.RUSAGE_CHILDREN)
+            command = [sys.executable, "-m", "acil", "learn", f"{part}.csv", "--model", "m.acil"]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+            found[part] = _cpu(resource.RUSAGE_CHILDREN) - before
+        found["mebibytes"] = (Path(folder) / "m.acil").stat().st_size / 2**20
+    return found
+
+
+def _cpu(of: int = resource.RUSAGE_SELF) -> float:
+    used = resource.getrusage(of)
     return used.ru_utime + used.ru_stime
 
 
 def averaged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each model of what `few` has measured, the mean of its draws."""
     found = []
-    for name in sorted({row["model"] for row in rows}):  # ours first
+    for name in (OURS, FORMER, BALANCED):
         own = [row for row in rows if row["model"] == name]
-        seeds = len({row["seed"] for row in own})
         cells = {
             f"{part}{k}": float(np.mean([row[part] for row in own if row["k"] == k]))
             for part in ("new", "old")
             for k in FEW
         }
-        found.append({"model": f"{name} ({seeds} draw{'s' if seeds > 1 else ''})", **cells})
+        found.append({"model": name, **cells})
+    return found
+
+
+def paired(rows: list[dict[str, Any]]) -> dict[int, tuple[float, float]]:
+    """Return the gains in recall of newer intents over the former rule: mean and standard error."""
+    by_draw = {(row["model"], row["seed"], row["k"]): row["new"] for row in rows}
+    found = {}
+    for k in FEW:
+        gains = [by_draw[OURS, seed, k] - by_draw[FORMER, seed, k] for seed in range(SEEDS)]
+        found[k] = float(np.mean(gains)), float(np.std(gains, ddof=1) / len(gains) ** 0.5)
     return found
 
 
@@ -262,10 +298,16 @@ def page(record: dict[str, Any]) -> str:
     if "few" in record:
         text = (
             "75 intents with all their sentences, then k examples of each of the 75 others: recall of "
-            "the newer intents, and of the older ones then, in percent. Logistic regression is fitted "
-            "again on all sentences."
+            f"the newer intents, and of the older ones then, in percent, means of {SEEDS} draws. The "
+            "others are fitted again on all sentences."
         )
-        parts += [text, table(averaged(record["few"]), RECALLS)]
+        pairs = paired(record["few"])
+        told = ", ".join(f"k = {k} {mean:+.1f} ± {error:.1f}" for k, (mean, error) in pairs.items())
+        parts += [
+            text,
+            table(averaged(record["few"]), RECALLS),
+            f"Newer intents, acil less its former rule, draw by draw: {told} (mean, standard error).",
+        ]
     if "phases" in record:
         joint, phased = record["phases"]
         parts.append(
@@ -285,10 +327,28 @@ def page(record: dict[str, Any]) -> str:
         }
         text = (
             f"The width of {EXPANSION_SIZE} was chosen within the training sentences, {FOLDS} folds "
-            "(`--widths`):"
+            "(`--only widths`):"
         )
         parts += [text, table(record["widths"], columns)]
+    if "speed" in record:
+        found = record["speed"]
+        parts.append(
+            f"CPU seconds of one process: `acil learn` of {found['texts']:,} sentences "
+            f"{found['all']:.1f}, of which the network alone takes {found['network']:.1f} "
+            f"({found['all'] / found['network']:.2f} times as long); of {NEW} sentences of a new intent "
+            f"{found['new']:.1f}, start and saving included. The file has {found['mebibytes']:.0f} MiB."
+        )
     return "\n\n".join(parts) + "\n"
+
+
+#: What is measured, in the order of the page.
+PARTS: dict[str, Callable[[Sentences], Any]] = {
+    "whole": whole,
+    "few": few,
+    "phases": phases,
+    "widths": widths,
+    "speed": speed,
+}
 
 
 def plot(record: dict[str, Any], path: Path) -> None:
@@ -312,22 +372,13 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--only", choices=("whole", "few", "phases", "widths"))
-    parser.add_argument("--widths", action="store_true", help="compare widths, and nothing else")
-    parser.add_argument("--references", type=int, default=SEEDS, help="draws with logistic regression")
+    parser.add_argument("--only", choices=PARTS)
     asked = parser.parse_args()
-    record = json.loads(asked.record.read_text()) if asked.record and asked.record.exists() else {}
-    parts = ("widths",) if asked.widths else (asked.only,) if asked.only else ("whole", "few", "phases")
+    record = json.loads(asked.record.read_text()) if asked.only and asked.record else {}
     data = Sentences(asked.file, asked.cache)
-    for part in parts:
+    for part in (asked.only,) if asked.only else PARTS:
         start = time.time()
-        before = record.get(part, [])
-        if part == "few":
-            record[part] = few(data, before, asked.references)
-        elif part == "whole":
-            record[part] = whole(data, before)
-        else:
-            record[part] = (phases if part == "phases" else widths)(data)
+        record[part] = PARTS[part](data)
         print(part, f"{time.time() - start:.0f} s", json.dumps(record[part])[:2000], flush=True)
         if asked.record:
             asked.record.write_text(json.dumps(record, indent=1) + "\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.forks import finished
 from support.serving import TOKEN, started
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +38,7 @@ def test_commands_of_the_guide_run(tmp_path):
                 running = started(*arguments[1:], cwd=tmp_path, ACIL_TOKEN=TOKEN)
                 _, address = stack.enter_context(running)
             elif program == "acil":
-                subprocess.run([sys.executable, "-m", "acil", *arguments], cwd=tmp_path, check=True)
+                assert finished(*arguments, cwd=tmp_path).returncode == 0
             else:
                 arguments = [part.replace("http://127.0.0.1:8000", address) for part in arguments]
                 found = subprocess.run(

@@ -54,14 +54,14 @@ def test_splits_can_have_a_base_of_any_size(tmp_path):
     small = Search(tmp_path, **SHORT, split_base=2)
     assert small.split(0).ends[0] == 2
     assert not set(usual._networks()) & set(small._networks())  # neither finds the other's networks
-    with pytest.raises(InputError, match="from 2 to 5 classes"):
+    with pytest.raises(InputError, match="from 2 to 5"):
         Search(tmp_path, **SHORT, split_base=6)
 
 
 def test_too_few_classes_or_images_are_refused():
-    with pytest.raises(InputError, match="2 base classes are too few"):
+    with pytest.raises(InputError, match="too few"):
         make_split(labels_of(2, 9), 2, 0)
-    with pytest.raises(InputError, match="at least two training images"):
+    with pytest.raises(InputError, match="training images"):
         make_split(labels_of(8, 1), 8, 0)
 
 

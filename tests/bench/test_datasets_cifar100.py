@@ -53,7 +53,7 @@ def test_images_and_labels_are_those_of_the_files(tmp_path, inside):
 def test_official_numbers_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.undo()
     write_binary(tmp_path)
-    with pytest.raises(InputError, match=r"614,800 bytes, but 50,000 images .* make 153,700,000"):
+    with pytest.raises(InputError, match=r"614,800 .*153,700,000"):
         load("cifar100", tmp_path)
 
 
@@ -87,5 +87,5 @@ def test_damage_is_named_with_what_to_do(tmp_path, name, damage, message):
 
 def test_incomplete_folder_says_what_to_do(tmp_path):
     (write_binary(tmp_path) / "test.bin").unlink()
-    with pytest.raises(InputError, match=r"with all its files.*acil data prepare.*without a network"):
+    with pytest.raises(InputError, match="acil data prepare"):
         load("cifar100", tmp_path)

@@ -54,7 +54,7 @@ def test_other_names_and_text_labels_are_understood(tmp_path):
     assert dataset.class_names == ("a", "b", "c")
     assert dataset.test_labels.tolist() == [2, 1, 0]
     np.savez(tmp_path / "f.npz", **arrays | {"y_train": np.array([*"cabab", "long name"])})
-    with pytest.raises(InputError, match=r"no test image of 1 of its 4 classes \(long name\)"):
+    with pytest.raises(InputError, match=r"test image .*long name"):
         load("features", tmp_path / "f.npz")
 
 
@@ -132,13 +132,13 @@ def test_a_folder_has_a_file_for_each_split_as_embed_writes_them(tmp_path):
     assert dataset.class_names == ("a", "b", "c")
     assert dataset.train_labels.tolist() == [1, 0, 2, 0, 2, 1]
     assert torch.equal(dataset.test.features(None), torch.from_numpy(ARRAYS["test_features"]))
-    with pytest.raises(InputError, match="Nothing is published of 'cubs'"):
+    with pytest.raises(InputError, match="published of 'cubs'"):
         load(f"features:{tmp_path}", published_as="cubs")
     np.savez(tmp_path / "test.npz", features=ARRAYS["test_features"])
-    with pytest.raises(InputError, match="rows without a label"):
+    with pytest.raises(InputError, match="without a label"):
         load(f"features:{tmp_path}")
     (tmp_path / "test.npz").unlink()
-    with pytest.raises(InputError, match=r"one file of features test\.npz.* got none"):
+    with pytest.raises(InputError, match=r"test\.npz"):
         load(f"features:{tmp_path}")
 
 
@@ -146,8 +146,7 @@ def test_place_must_be_a_file_or_a_folder_of_two(tmp_path, monkeypatch):
     monkeypatch.delenv("ACIL_DATA", raising=False)
     with pytest.raises(InputError, match="features:FILE"):
         load("features")
-    expected = r"must end with \.safetensors or \.npz, or be a folder .* does not exist"
-    with pytest.raises(InputError, match=expected):
+    with pytest.raises(InputError, match=r"\.safetensors or \.npz.* does not exist"):
         load("features", tmp_path / "x.pt")
 
 

@@ -72,7 +72,7 @@ def test_both_lists_of_a_hundred_classes(trees, tmp_path):
     assert (len(set(names)), names) == (1000, tuple(sorted(names)))
     assert load(f"imagenet100:{trees['flat']}", **SMALL).class_names == names[:100]
     lucir = tuple(names[place] for place in imagenet_subset("lucir"))
-    with pytest.raises(InputError, match=r"lacks 91 of the 100 class folders"):
+    with pytest.raises(InputError, match="91 of the 100"):
         load(f"imagenet100:{trees['flat']}", subset="lucir", **SMALL)
     tree = write_tree(tmp_path / "lucir", each=(1, 1), wnids=lucir, flat=True)
     for name, options in (("imagenet100", {"subset": "lucir"}), ("imagenet100-lucir", {})):
@@ -121,10 +121,10 @@ def test_images_that_cannot_be_read_are_found_and_left_out(own):
     name = f"imagenet100:{own}"
     bad = own / "train" / HUNDRED[1] / f"{HUNDRED[1]}_2.JPEG"
     bad.write_bytes(bad.read_bytes()[:200])
-    with pytest.raises(InputError, match=r"1 of 300 images in train cannot be read.*--skip-bad"):
+    with pytest.raises(InputError, match=r"1 of 300 .*--skip-bad"):
         prepare(name, **SMALL)
     # Known from now on
-    with pytest.raises(InputError, match="1 of 300 images"):
+    with pytest.raises(InputError, match="1 of 300"):
         load(name, **SMALL)
     left = load(name, skip_bad=True, **SMALL)
     assert left.skipped == (f"{HUNDRED[1]}/{bad.name}",)

@@ -10,7 +10,8 @@ import pytest
 from safetensors import SafetensorError
 
 from acil.core.files.writing import write_tensors
-from support.running import DIGITS, command, process, records, timeless
+from support.forks import finished
+from support.running import DIGITS, command, records, timeless
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -111,14 +112,15 @@ def test_full_disk_while_the_report_is_written(undisturbed, tmp_path, monkeypatc
     assert timeless(folder) == undisturbed
 
 
+def limit_files():
+    # Room for settings and records, but not for the network.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
 def test_limit_on_the_size_of_files_as_the_system_enforces_it(undisturbed, tmp_path):
     folder = tmp_path / "run"
 
-    def limited():
-        # Room for settings and records, but not for the network.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    result = process(*DIGITS, "--out", folder, preexec_fn=limited)
+    result = finished("bench", "run", *DIGITS, "--out", folder, before=limit_files)
     assert result.returncode == 1
     assert "error: Cannot write" in result.stderr
     assert "File too large" in result.stderr
@@ -140,7 +142,7 @@ def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path
 
     def meanwhile(event):
         if not answers:
-            answers.append(process(*DIGITS, "--out", folder, "--resume"))
+            answers.append(finished("bench", "run", *DIGITS, "--out", folder, "--resume"))
 
     monkeypatch.setattr("acil.cli.bench.run_progress", lambda: nullcontext(meanwhile))
     assert command(*DIGITS, "--out", folder).exit_code == 0

@@ -59,9 +59,7 @@ def test_comparison_on_features_leaves_out_what_needs_images(features, tmp_path,
 
 
 def test_nothing_but_methods_that_need_images_is_an_error(features):
-    with pytest.raises(
-        InputError, match=r"icarl, lwf \(no images to train a network on\)\. Name others"
-    ):
+    with pytest.raises(InputError, match=r"icarl, lwf .*images"):
         acil.bench.run(dataset=f"features:{features[0]}", method="icarl,lwf", phases=5)
 
 
@@ -129,7 +127,7 @@ def test_methods_that_train_go_on_from_a_network_of_torch_only(folder, onnx_file
     common = {"method": "finetune", "set": changes}
     found = pretrained(folder, backbone="support.pictures:Pooled", **common)
     assert [record["method"] for record in found if record["kind"] == "summary"] == ["finetune"]
-    with pytest.raises(InputError, match=r"finetune \(this network cannot be trained\)"):
+    with pytest.raises(InputError, match=r"finetune .*trained"):
         pretrained(folder, backbone=f"onnx:{onnx_file}", **common)
 
 

@@ -4,12 +4,18 @@ import random
 import re
 import shlex
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from imagenet_trees import write_tree
 
-from support.running import command, process, records, timeless
+from acil.bench import job
+from acil.bench.datasets import imagenet
+from acil.bench.training import checkpoint
+from acil.encoders.images import imagefiles
+from support.forks import finished
+from support.running import command, records, timeless
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -27,21 +33,14 @@ SMALL = [
     )
     for part in ("--set", setting)
 ]
-#: Stands for `acil`, in a process that ends without warning after so many seconds of processor time.
-KILLED = """
-import signal, sys
-import acil.bench.report, acil.bench.runner, acil.cli.bench, acil.cli.data
-from acil.bench import job
-from acil.bench.datasets import imagenet
-from acil.bench.training import checkpoint
-from acil.cli import app
-from acil.encoders.images import imagefiles
-job.STATE_SECONDS = 0.0
-checkpoint.Checkpoint.due = lambda self: True
-imagenet._CHECKED, imagefiles._FEW = 20, 0
-signal.setitimer(signal.ITIMER_PROF, float(sys.argv.pop(1)))
-app(prog_name="acil")
-"""
+
+
+def dies_after(seconds):
+    """Let this process end without warning after so many seconds of processor time; it saves often."""
+    job.STATE_SECONDS = 0.0
+    checkpoint.Checkpoint.due = lambda self: True
+    imagenet._CHECKED, imagefiles._FEW = 20, 0
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def test_killed_at_ten_random_moments(tree, tmp_path):
     draw = random.Random(41)
 
     def killed(seconds, *arguments):
-        done = process(seconds, *arguments, script=KILLED)
+        done = finished(*arguments, before=partial(dies_after, seconds))
         assert done.returncode in (0, -signal.SIGPROF), done.stderr
         return done.returncode != 0
 

@@ -38,7 +38,7 @@ def test_every_order_is_a_permutation(order, n_classes):
 @pytest.mark.parametrize("name", ["podnet1", "podnet2", "podnet3"])
 def test_podnet_orders_are_permutations_of_100_classes_only(name):
     assert sorted(class_order(name, 100)) == list(range(100))
-    with pytest.raises(InputError, match="lists 100 classes, but the data set has 10"):
+    with pytest.raises(InputError, match="100 classes"):
         class_order(name, 10)
 
 
@@ -56,7 +56,7 @@ def test_seeded_order_is_numpys_legacy_shuffle():
 
 @pytest.mark.parametrize("order", ["podnet4", "seed:-1", -1, 2**32, "", "1.5", True, "seed:", "٣"])
 def test_unknown_order_names_the_known_ones(order):
-    with pytest.raises(InputError, match="natural, seed1993, podnet1"):
+    with pytest.raises(InputError, match="natural, seed1993"):
         class_order(order, 100)
     with pytest.raises(InputError, match="at least 1"):
         class_order("natural", 0)

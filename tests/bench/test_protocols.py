@@ -201,7 +201,7 @@ def test_empty_tasks_are_left_out_and_left_over_classes_never_come():
     grouping = blurry.grouping(data, 4, seed)
     shown = [c for classes in grouping for c in classes]
     assert len(shown) == len(set(shown)) == 4
-    with pytest.raises(InputError, match="from 1 to 7 tasks"):
+    with pytest.raises(InputError, match="from 1 to 7"):
         si_blurry(data.train_labels, 7, 8, 0)
 
 
@@ -271,7 +271,7 @@ def test_all_methods_of_a_seed_see_the_same_stream(stream):
 
 
 def test_methods_that_cannot_learn_a_class_again_are_refused_before_the_run(features, tmp_path):
-    with pytest.raises(InputError, match=r"ds-al, fetril \(it cannot learn classes that come back"):
+    with pytest.raises(InputError, match=r"ds-al, fetril .*come back"):
         run(settings(features, "si-blurry", method="ds-al,fetril"), tmp_path / "run")
     assert not (tmp_path / "run" / "records.jsonl").exists()
     assert resolve("slda").classes_return
@@ -279,7 +279,7 @@ def test_methods_that_cannot_learn_a_class_again_are_refused_before_the_run(feat
 
 
 def test_images_need_a_network_that_is_trained(tmp_path):
-    with pytest.raises(InputError, match="no base phase to train a network on"):
+    with pytest.raises(InputError, match="base phase"):
         run(make_config({"dataset": "digits", "protocol": "si-blurry"}), tmp_path)
 
 
@@ -287,7 +287,7 @@ def test_the_classes_of_the_network_are_no_part_of_the_stream(features):
     prepared = prepare(settings(features, "si-blurry", base=4))
     assert prepared.data.class_names == tuple("456789")
     assert prepared.plan()[0].covers[5]
-    with pytest.raises(InputError, match="no class is left"):
+    with pytest.raises(InputError, match="no class"):
         prepare(settings(features, "si-blurry", base=10))
 
 

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from acil.bench import records as records_module
 from acil.bench.records import Records, finished, key
 from acil.errors import ACILError, InputError
+from support.forks import called
 from support.synthetic_records import ENVIRONMENT, identity, phase_record, summary_record
 
 N_PROCESSES = 4
@@ -36,7 +35,7 @@ def test_records_come_back_in_order_with_unknown_keys(records):
 
 def test_no_file_means_no_records_and_a_missing_directory_is_told(tmp_path):
     assert Records(tmp_path / "records.jsonl").read() == []
-    with pytest.raises(InputError, match="Create its directory first"):
+    with pytest.raises(InputError, match="directory"):
         Records(tmp_path / "nowhere" / "records.jsonl").append(ENVIRONMENT)
 
 
@@ -70,7 +69,7 @@ def test_damage_elsewhere_is_refused_with_file_and_line(records, damage):
         file.write(damage + b"\n")
     records.append(summary_record())
     before = records.path.read_bytes()
-    with pytest.raises(InputError, match=r"records\.jsonl, line 2 is damaged"):
+    with pytest.raises(InputError, match="line 2"):
         records.read()
     assert records.path.read_bytes() == before
 
@@ -127,30 +126,22 @@ def test_what_may_be_missing_may_be_null(records, name):
     assert len(records.read()) == 2
 
 
-APPENDERS = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-from support.synthetic_records import summary_record
-from acil.bench.records import Records
-processes, each = map(int, sys.argv[3:])
-read_end, write_end = os.pipe()
-for first in range(0, processes * each, each):
-    if os.fork() == 0:
-        os.close(write_end)
-        os.read(read_end, 1)  # all have started before one begins
-        for seed in range(first, first + each):
-            Records(sys.argv[2]).append(summary_record(seed=seed, note="x" * 5000))
-        os._exit(0)
-os.close(write_end)
-assert [os.wait()[1] for _ in range(processes)] == [0] * processes
-"""
+def append_at_once(path, processes, each):
+    """Append from several processes; all have started before one begins."""
+    read_end, write_end = os.pipe()
+    for first in range(0, processes * each, each):
+        if os.fork() == 0:
+            os.close(write_end)
+            os.read(read_end, 1)
+            for seed in range(first, first + each):
+                Records(path).append(summary_record(seed=seed, note="x" * 5000))
+            os._exit(0)
+    os.close(write_end)
+    return [os.wait()[1] for _ in range(processes)]
 
 
 def test_processes_that_append_at_once_lose_nothing(records):
-    here = str(Path(__file__).parents[1])
-    numbers = [str(N_PROCESSES), str(N_EACH)]
-    command = [sys.executable, "-c", APPENDERS, here, str(records.path), *numbers]
-    subprocess.run(command, check=True, timeout=120)
+    assert called(append_at_once, records.path, N_PROCESSES, N_EACH) == [0] * N_PROCESSES
     seeds = [record["seed"] for record in records.read()]
     assert sorted(seeds) == list(range(N_PROCESSES * N_EACH))
 
@@ -163,7 +154,7 @@ def test_failing_disk_leaves_the_file_as_it_was(records, monkeypatch, call):
     records.append(ENVIRONMENT)
     with monkeypatch.context() as patched:
         patched.setattr(records_module.os, call, fail)
-        with pytest.raises(ACILError, match=r"No space left on device\. Free some space"):
+        with pytest.raises(ACILError, match="No space"):
             records.append(summary_record())
     assert records.read() == [ENVIRONMENT]
     records.append(summary_record())

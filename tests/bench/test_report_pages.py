@@ -125,13 +125,13 @@ def test_rows_without_phases_are_in_tables_and_do_not_stop_the_plots(tmp_path):
 
 
 def test_several_runs_need_a_place_for_their_report(run, tmp_path):
-    with pytest.raises(InputError, match="Say where to write"):
+    with pytest.raises(InputError, match="where to write"):
         write_report([run, run])
     report = write_report([run, run], tmp_path / "out", plots=False)
     assert "more than once with the same results: 13; each counts once" in report.markdown
-    with pytest.raises(InputError, match="nothing to report on"):
+    with pytest.raises(InputError, match="nothing"):
         write_report([])
-    with pytest.raises(InputError, match=r"kinds accuracy, phases.* Got cost"):
+    with pytest.raises(InputError, match=r"kinds .*cost"):
         write_report(run, plots=["cost"])
 
 

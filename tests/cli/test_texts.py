@@ -119,6 +119,10 @@ def test_a_bad_line_is_told_with_its_number_and_left_out_if_asked(desk, tmp_path
     assert counts(desk)["card"] == EACH + 1
     assert "accuracy" in acil("evaluate", desk, table).stdout
     assert "Line 3" in acil("evaluate", desk, table, "--strict", code=1).stderr
+    report = json.loads(acil("evaluate", desk, table, "--json").stdout)
+    assert (report["texts"], len(report["skipped"])) == (2, 2)
+    assert "images" not in report
+    assert {"class", "text", "label"} <= [*report["right"], *report["wrong"]][0].keys()
 
 
 def test_duplicates_and_contradictions_are_told(desk, tmp_path):
@@ -137,6 +141,12 @@ def test_predict_takes_typed_texts_lines_and_tables(desk, tickets, tmp_path, mon
         app, ["predict", str(desk), "-", "--json"], input=b"my card\n\nthe rain\r\n"
     )
     assert json.loads(piped.stdout) == typed
+    # Only ends of lines divide texts.
+    divided = {"input": "my\x0ccard\nthe\u2028rain".encode()}
+    piped = CliRunner().invoke(app, ["predict", str(desk), "-", "--json"], **divided)
+    assert [found["text"] for found in json.loads(piped.stdout)] == ["my\x0ccard", "the\u2028rain"]
+    piped = CliRunner().invoke(app, ["predict", str(desk), "-"], input=b"\n\n")
+    assert (piped.exit_code, "has no texts" in piped.stderr) == (1, True)
     out = tmp_path / "answers.csv"
     acil("predict", desk, tickets, "--output", out)
     with out.open() as file:

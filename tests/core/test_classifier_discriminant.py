@@ -347,7 +347,7 @@ def test_what_discriminants_do_by_themselves_is_refused(option):
         discriminant(**{option: True}).fit(X, Y)
     with pytest.raises(InputError, match="'ridge', 'discriminant'"):
         discriminant(scores="lda").fit(X, Y)
-    with pytest.raises(UnsupportedError, match="need the sums"):
+    with pytest.raises(UnsupportedError, match="sums"):
         discriminant(solver="recursive").fit(X, Y)
 
 
@@ -395,12 +395,12 @@ def test_a_scale_that_is_none_is_refused(given):
 
 
 def test_a_scale_of_another_width_is_refused():
-    with pytest.raises(InputError, match="of 5 features, but X has 6"):
+    with pytest.raises(InputError, match="5 features"):
         ACILClassifier(standardize=[[0.0] * 5, [1.0] * 5]).fit(X, Y)
 
 
 def test_features_whose_unit_is_too_small_to_square_are_refused():
-    with pytest.raises(InputError, match="Scale the features"):
+    with pytest.raises(InputError, match="Scale"):
         ACILClassifier(scores="ridge", expansion_size=24, standardize=True).fit(1e-160 * X, Y)
 
 
@@ -416,7 +416,7 @@ def test_models_of_one_scale_merge_and_others_are_refused():
         other = ACILClassifier(
             scores="ridge", expansion_size=24, gamma=2.0, standardize=standardize
         ).fit(X[5:], Y[5:])
-        with pytest.raises(InputError, match="scale their features differently"):
+        with pytest.raises(InputError, match="scale"):
             model.merge(other)
 
 
@@ -463,7 +463,7 @@ def test_data_without_any_spread_can_be_learnt():
     assert zeros.forget(np.zeros((1, 3)), [0]).n_samples_ == 5
     same = discriminant(expansion_size=None, gamma=0).fit(np.repeat(np.eye(2), 4, 0), [0] * 4 + [1] * 4)
     assert same.n_samples_ == 8
-    with pytest.raises(SingularMatrixError, match="Use a larger gamma"):
+    with pytest.raises(SingularMatrixError, match="larger gamma"):
         same.predict(np.eye(2))
 
 

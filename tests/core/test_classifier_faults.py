@@ -151,7 +151,14 @@ def outcome(model, states, tmp_path):
 
 
 def tally(name, step, tmp_path):
-    """Raise at every ``step``-th line of an action; return how often the outcome was each."""
+    """Raise at every ``step``-th line of an action; return how often the outcome was each.
+
+    In a thread of its own: an exception among settings of this thread may leave them as they are.
+    """
+    return at_once(1, lambda _: tally_here(name, step, tmp_path))[0]
+
+
+def tally_here(name, step, tmp_path):
     make, act = ACTIONS[name]
     states = []
     for change in (lambda m: m, act):

@@ -174,7 +174,7 @@ def test_a_candidate_that_fits_the_samples_exactly_is_left_out():
     problem = blobs(20, 8, 3, 0)
     model = ACILClassifier(scores="ridge", expansion_size=100, gamma=1.0).fit(problem.X, problem.y)
     assert model.select_gamma([1e-6, 10.0]) == 10.0
-    with Unchanged(model, problem.held_out), pytest.raises(InputError, match="20 samples exactly"):
+    with Unchanged(model, problem.held_out), pytest.raises(InputError, match="20 samples"):
         model.select_gamma([0.0, 1e-6])
 
 
@@ -221,7 +221,7 @@ def test_relative_gamma_does_not_depend_on_the_scale_of_features():
     )
     assert small.gamma_relative_ == pytest.approx(0.25)
     # In these units it is more than a model can have.
-    with pytest.raises(InputError, match="gamma must be a number from 0 to"):
+    with pytest.raises(InputError, match="gamma must be"):
         large.set_gamma(1e304, relative=True)
     assert large.gamma_relative_ == pytest.approx(0.25)
 

@@ -80,7 +80,7 @@ print(json.dumps({"grown": sampler.peak - before, "samples": model.n_samples_, "
 """
 
 
-@pytest.mark.parametrize("size", [600_000_000, pytest.param(1_500_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [300_000_000, pytest.param(1_500_000_000, marks=pytest.mark.slow)])
 def test_a_file_larger_than_the_blocks_is_learnt_in_little_memory(tmp_path, size):
     # A sparse file takes no disk; its pages are file-backed and do not count as anonymous memory.
     report = measure(LEARN_FILE, path=str(tmp_path / "X.bin"), bytes=size, size=32)
@@ -115,7 +115,7 @@ EXTRA_MATRICES = 1.25
 CONSTANT = 64e6
 
 
-@pytest.mark.parametrize("dtype", ["float64", "mixed"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_learning_and_solving_take_one_factor_beside_the_sums(dtype):
     report = measure(SOLVE, size=3072, n=4000, gamma=1e4, dtype=dtype)
     assert report["solve"] <= EXTRA_MATRICES * report["matrix"] + CONSTANT

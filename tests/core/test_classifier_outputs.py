@@ -132,7 +132,7 @@ def test_a_phase_may_bring_one_sample_of_each_of_many_classes():
 
 
 def test_labels_outside_the_declared_classes_are_refused():
-    with pytest.raises(InputError, match="not in classes: 2"):
+    with pytest.raises(InputError, match="classes: 2"):
         ACILClassifier(scores="ridge", expansion_size=20).partial_fit(PROBLEM.X, CODES, classes=[0, 1])
     with pytest.raises(InputError, match="type"):
         ACILClassifier(scores="ridge", expansion_size=20).partial_fit(

@@ -128,7 +128,7 @@ def test_arrays_hold_everything_and_no_objects():
     assert again.origin == sums.origin
     for name, array in sums.to_arrays().items():
         assert array.tobytes() == again.to_arrays()[name].tobytes(), name
-    with pytest.raises(InputError, match="no sums of a model"):
+    with pytest.raises(InputError, match="no sums"):
         ModelSums.from_arrays({"gram": np.ones(3)})
     with pytest.raises(InputError, match="unknown: extra"):
         ModelSums.from_arrays({**sums.to_arrays(), "extra": np.ones(3)})
@@ -191,7 +191,7 @@ def test_sums_that_no_samples_can_have_are_refused(part, factor):
     changed = {part: getattr(sums, part) * factor}
     if part == "moment":
         changed["total"] = sums.total * factor
-    with pytest.raises(InputError, match="cannot be sums over samples"):
+    with pytest.raises(InputError, match="sums over samples"):
         ACILClassifier.from_sums(replace(sums, **changed))
 
 
@@ -199,7 +199,7 @@ def test_sums_of_other_features_are_refused():
     clf, other = model().fit(X, Y), model()
     with pytest.raises(InputError, match="5 and 4 features"):
         clf.add_sums(model().fit(X[:, :4], Y).sums())
-    with pytest.raises(InputError, match="scale their features differently"):
+    with pytest.raises(InputError, match="scale"):
         clf.add_sums(model(standardize=True).fit(X, Y).sums())
     with pytest.raises(InputError, match="type int"):
         clf.add_sums(model().fit(X, np.arange(N) % 3).sums())
@@ -221,7 +221,7 @@ def test_sums_of_other_features_are_refused():
 
 def test_rows_longer_than_the_clip_norm_are_noticed():
     sums = model(clip_norm=2.0).fit(X, Y).sums()
-    with pytest.raises(InputError, match="longer than clip_norm"):
+    with pytest.raises(InputError, match="clip_norm"):
         ACILClassifier.from_sums(replace(sums, gram=sums.gram * 9, total=sums.total))
 
 
@@ -266,7 +266,7 @@ def test_privatize_refuses_sums_that_acil_did_not_clip(tmp_path):
     save(given, tmp_path / "m.acil")
     merged = ACILClassifier.from_sums(sums).merge(given)
     for clf in (given, mixed, merged, load(tmp_path / "m.acil"), given.copy().partial_fit(X[:3], Y[:3])):
-        with pytest.raises(UnsupportedError, match="acil itself has clipped"):
+        with pytest.raises(UnsupportedError, match="clipped"):
             privatize(clf, 8.0, 1e-6)
 
 

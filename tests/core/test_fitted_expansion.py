@@ -75,7 +75,7 @@ def test_phases_files_merging_and_forgetting_are_exact_given_the_expansion(activ
     other = learnt(activation, X[50:], y[50:], expansion_size=30)
     same_size = learnt(activation, X[:45], y[:45])
     for model in (other, same_size):
-        with pytest.raises(InputError, match="make one model from the other"):
+        with pytest.raises(InputError, match="one model from the other"):
             first.merge(model)
 
 
@@ -107,7 +107,7 @@ def test_of_many_samples_some_are_measured_and_equal_ones_have_a_width():
 def test_too_few_samples_for_the_centres_change_nothing():
     X, y = samples(30)
     model = ACILClassifier(40, activation="gaussian")
-    with pytest.raises(InputError, match=r"its 40 centres .* which are 30"):
+    with pytest.raises(InputError, match="40 centres"):
         model.fit(X, y)
     assert not model.__sklearn_is_fitted__()
 
@@ -115,12 +115,12 @@ def test_too_few_samples_for_the_centres_change_nothing():
 @BOTH
 def test_what_does_not_go_with_it_is_refused(activation):
     X, y = samples()
-    with pytest.raises(UnsupportedError, match="with clip_norm nothing may"):
+    with pytest.raises(UnsupportedError, match="clip_norm"):
         learnt(activation, X, y, clip_norm=1.0)
-    with pytest.raises(InputError, match="biases of its own"):
+    with pytest.raises(InputError, match="biases"):
         learnt(activation, X, y, expansion_bias=0.5)
     sums = learnt(activation, X, y).sums(projection=False)
-    with pytest.raises(UnsupportedError, match="from the samples of the first call"):
+    with pytest.raises(UnsupportedError, match="first call"):
         ACILClassifier.from_sums(sums)
 
 
@@ -130,7 +130,7 @@ def test_privacy_refuses_models_that_hold_samples():
     with pytest.raises(UnsupportedError, match="holds 40 samples"):
         audit(model)
     for activation in FITTED:
-        with pytest.raises(UnsupportedError, match="was made from samples"):
+        with pytest.raises(UnsupportedError, match="made from samples"):
             privatize(learnt(activation, X, y), 1.0, 1e-6)
     # Without an expansion there are no centres.
     audit(learnt("gaussian", X, y, expansion_size=None))

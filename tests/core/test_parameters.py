@@ -65,7 +65,7 @@ def test_values_of_a_parameter(name):
         if PARAMETERS[name].stored is None:
             assert json.loads(json.dumps(settings[name])) == settings[name]
     for value in bad:
-        with pytest.raises(InputError, match=f"The '{name}' parameter .* Got "):
+        with pytest.raises(InputError, match=f"'{name}' parameter"):
             check_parameters(ACILClassifier(**{name: value}))
 
 
@@ -102,7 +102,7 @@ def test_gamma_is_bounded_by_the_precision():
     assert MAX_GAMMA.keys() == PRECISIONS.keys()
     for name, precision in PRECISIONS.items():
         assert MAX_GAMMA[name] < torch.finfo(precision.products).max / 1e3
-    with pytest.raises(InputError, match=r"a number from 0 to 1e\+35 or 'auto'. Got 1e\+36"):
+    with pytest.raises(InputError, match=r"1e\+35"):
         check_parameters(ACILClassifier(dtype="float32", gamma=1e36))
 
 

@@ -90,7 +90,7 @@ def test_a_large_phase_after_a_tiny_base_is_learnt_in_small_blocks():
 def test_rows_too_large_for_the_precision_are_refused_as_rows_to_learn():
     rows, columns = samples(100, 20, 3)
     head = learn(new(20, 3, precision="float32"), rows.float(), columns)
-    with pytest.raises(SingularMatrixError, match="cannot be learnt"):
+    with pytest.raises(SingularMatrixError, match="learnt"):
         learn(head, 1e5 * rows.float(), columns)
 
 

@@ -168,7 +168,7 @@ def test_float32_products_have_a_limit(precision, spectrum):
             assert relative(scores, expected) <= (1e-3 if spectrum == "geometric" else EPS32 * true)
         else:
             for _ in range(2):
-                with pytest.raises(SingularMatrixError, match=r'too large for.*dtype="float64"'):
+                with pytest.raises(SingularMatrixError, match='dtype="float64"'):
                     head.coefficients()
 
 

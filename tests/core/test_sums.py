@@ -78,7 +78,7 @@ def test_an_interrupted_change_leaves_a_matrix_that_says_why_it_cannot_be_used()
         sums.draft(torch.arange(4), 4).add(interrupted())
     assert sums.matrix.version == -1
     for use in (lambda: sums.gram, lambda: sums.clone(), lambda: pickle.loads(pickle.dumps(sums)).gram):
-        with pytest.raises(InterruptedModelError, match=r"interrupted.*Load the last saved model"):
+        with pytest.raises(InterruptedModelError, match="interrupted"):
             use()
 
 

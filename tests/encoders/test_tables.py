@@ -113,7 +113,7 @@ def test_features_and_images_are_not_mixed(photos, tmp_path):
     assert "one file of features" in acil("learn", table, images, "--model", model, code=1).stderr
     of_images = ImageClassifier(network())
     of_images.learn(photos)
-    with pytest.raises(InputError, match="no network is known"):
+    with pytest.raises(InputError, match="no network"):
         of_images.learn(read_features(table))
 
 
@@ -171,7 +171,7 @@ def test_parquet_is_read_with_pandas_and_its_absence_told(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.csv"])
 def test_missing_file_is_told(tmp_path, name):
-    with pytest.raises(InputError, match=f"There is no file .*{name}"):
+    with pytest.raises(InputError, match=f"no file .*{name}"):
         read_features(tmp_path / name)
 
 
@@ -228,7 +228,7 @@ def test_npz_that_claims_more_than_memory_holds_is_told(tmp_path):
     )
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
         file.writestr("features.npy", head.getvalue() + bytes(64))
-    with pytest.raises(InputError, match=r"Cannot read features from .*x\.npz: Unable to allocate"):
+    with pytest.raises(InputError, match="Unable to allocate"):
         read_features(tmp_path / "x.npz")
 
 

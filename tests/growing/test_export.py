@@ -26,7 +26,7 @@ from acil.errors import InputError, UnsupportedError
 from acil.growing import export
 from acil.growing.export import TEXT_TOLERANCE, TOLERANCE, export_onnx
 from support.commands import acil
-from support.pictures import PREPROCESSING, Pooled, draw
+from support.pictures import PREPROCESSING, Pooled, draw, exported
 from support.texts import TOPICS, sentences, tiny_encoder
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -35,9 +35,7 @@ pytest.importorskip("onnxscript")
 
 @pytest.fixture(scope="module")
 def network():
-    """The small network, exported once: exporting takes seconds."""
-    content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
-    return OnnxEmbedder(content, "pooled", None, PREPROCESSING, 1.0)
+    return OnnxEmbedder(exported(), "pooled", None, PREPROCESSING, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +153,7 @@ def test_graph_that_differs_is_not_written_though_scores_hardly_do(
     monkeypatch.setattr(type(analytic), "weights", lambda model: scaled)
     path = tmp_path / "m.onnx"
     path.write_text("old")
-    with pytest.raises(UnsupportedError, match="It was not written"):
+    with pytest.raises(UnsupportedError, match="not written"):
         export_onnx(head, network, path)
     assert path.read_text() == "old"
 
@@ -250,15 +248,15 @@ def test_graph_of_texts_that_cannot_be_or_differs_is_not_written(encoder, tmp_pa
     head = learnt_texts(encoder)
     other = tmp_path / "tokenizer.json"
     other.write_text("of another network")
-    with pytest.raises(InputError, match=r"of another network\. Give --force"):
+    with pytest.raises(InputError, match="another network"):
         export_onnx(head, encoder, tmp_path / "desk.onnx", force=False)
     own = ModuleEncoder(Own(), "module:own")
-    with pytest.raises(UnsupportedError, match="only the default one can be exported"):
+    with pytest.raises(UnsupportedError, match="default"):
         export_onnx(head, own, tmp_path / "desk.onnx")
     real = encoder.encode
     wrong = lambda texts: EncodedTexts(real(texts).features + 1e-3, 0)  # noqa: E731
     monkeypatch.setattr(encoder, "encode", wrong)
-    with pytest.raises(UnsupportedError, match="It was not written"):
+    with pytest.raises(UnsupportedError, match="not written"):
         export_onnx(head, encoder, tmp_path / "desk.onnx")
     assert [file.name for file in tmp_path.iterdir()] == ["tokenizer.json"]
     assert other.read_text() == "of another network"

@@ -44,7 +44,7 @@ def test_a_change_for_the_worse_is_refused_with_a_table_and_nothing_is_changed(p
     file.learn(pictures / "train" / "green", "green")
     before, states = file.path.read_bytes(), kept_states(file.path)
     file.gate = gate
-    with pytest.raises(GateError, match="This change was refused") as refused:
+    with pytest.raises(GateError, match="refused") as refused:
         file.learn(pictures / "swapped")
     assert (file.path.read_bytes(), kept_states(file.path)) == (before, states)
     found = refused.value.comparison
@@ -92,7 +92,7 @@ def test_the_first_change_is_measured_and_there_is_nothing_to_compare_with(pictu
 def test_samples_of_none_of_the_classes_guard_nothing(pictures, file):
     file.gate = Gate(file.prepare(pictures / "held" / "green", "green"))
     content = file.path.read_bytes()
-    with pytest.raises(InputError, match="None of the held-out samples is of a class"):
+    with pytest.raises(InputError, match="None of the held-out"):
         file.learn(pictures / "train" / "green", "green")
     assert file.path.read_bytes() == content
 
@@ -109,7 +109,7 @@ def test_held_out_samples_that_are_learnt_are_told(pictures, file, gate, caplog)
 
 @pytest.mark.parametrize("drop", [-0.1, 101, float("nan")])
 def test_bad_settings_are_told(gate, drop):
-    with pytest.raises(InputError, match="max_drop must be from 0 to 100"):
+    with pytest.raises(InputError, match="max_drop"):
         Gate(gate.held_out, drop)
     unlabelled = dataclasses.replace(gate.held_out, labels=gate.held_out.labels.copy())
     unlabelled.labels[0] = ""

@@ -66,9 +66,9 @@ def test_undo_goes_back_to_the_state_after_a_change(pictures, file):
         file.learn(pictures / name, name)
         contents.append(file.path.read_bytes())
     assert list(file.states().values()) == [1, 2, 3]
-    with pytest.raises(InputError, match=r"as it was after change 4"):
+    with pytest.raises(InputError, match="after change 4"):
         file.undo(to=4)
-    with pytest.raises(InputError, match=r"change 7 is not kept; kept are those after 1, 2, 3\."):
+    with pytest.raises(InputError, match=r"change 7 .*1, 2, 3\."):
         file.undo(to=7)
     assert file.path.read_bytes() == contents[3]
     file.undo(to=2)

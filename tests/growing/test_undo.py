@@ -145,7 +145,7 @@ def test_a_folder_of_states_that_is_not_ours_stops_changes_and_undo(model, monke
     change(model, "1")
     monkeypatch.setattr("os.access", lambda path, mode: False)
     for step in (keep_state, undo.undo):
-        with pytest.raises(InputError, match=r"may not write in .*undo"):
+        with pytest.raises(InputError, match="undo"):
             step(model)
     assert model.read_text() == "1"
     monkeypatch.undo()

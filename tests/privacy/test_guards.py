@@ -41,13 +41,13 @@ def test_models_of_different_clip_norms_do_not_merge():
         ACILClassifier(scores="ridge", expansion_size=8, gamma=1.0, clip_norm=c).fit(X, y)
         for c in (1, 2)
     )
-    with pytest.raises(InputError, match=r"different expansions.* clip_norm"):
+    with pytest.raises(InputError, match="expansions"):
         first.merge(second)
 
 
 def test_no_clipped_sample_counts_more_than_once():
     heavy = np.r_[2.0, np.ones(59)]
-    with pytest.raises(InputError, match="the weight 2"):
+    with pytest.raises(InputError, match="weight 2"):
         ACILClassifier(scores="ridge", clip_norm=1.0).fit(X, y, sample_weight=heavy)
     # What counts is how the model has learnt, not how it is set now.
     clf = (
@@ -55,7 +55,7 @@ def test_no_clipped_sample_counts_more_than_once():
         .fit(X, y)
         .set_params(clip_norm=None)
     )
-    with pytest.raises(InputError, match="the weight 2"):
+    with pytest.raises(InputError, match="weight 2"):
         clf.partial_fit(X, y, sample_weight=heavy)
 
 
@@ -68,7 +68,7 @@ def test_guards_are_checked(name, value):
 def test_a_class_of_few_samples_is_refused_and_leaves_no_trace(caplog):
     clf = ACILClassifier(scores="ridge", expansion_size=8, gamma=1.0, min_class_samples=10).fit(X, y)
     before = clf.coef_
-    with pytest.raises(InputError, match="'emu' would have 9 samples, fewer than min_class_samples=10"):
+    with pytest.raises(InputError, match=r"'emu' .*min_class_samples"):
         clf.partial_fit(X[:10], ["emu"] * 9 + ["cat"])
     assert "emu" not in clf.classes_
     assert clf.n_samples_ == 60
@@ -76,12 +76,12 @@ def test_a_class_of_few_samples_is_refused_and_leaves_no_trace(caplog):
     # Single samples of a class that is large enough, and forgetting, go on.
     clf.partial_fit(X[:1], ["cat"]).forget(X[20:35], y[20:35])
     assert "Class 'dog' has 5 samples left, fewer than min_class_samples=10" in caplog.text
-    with pytest.raises(InputError, match="'dog' would have 6 samples"):
+    with pytest.raises(InputError, match=r"'dog' .*6"):
         clf.partial_fit(X[20:21], ["dog"])
 
 
 def test_samples_of_weight_zero_do_not_make_a_class_large_enough():
-    with pytest.raises(InputError, match="'owl' would have 1 sample"):
+    with pytest.raises(InputError, match=r"'owl' .*1"):
         ACILClassifier(scores="ridge", min_class_samples=2).fit(
             X, y, sample_weight=np.r_[np.ones(41), np.zeros(19)]
         )
@@ -90,7 +90,7 @@ def test_samples_of_weight_zero_do_not_make_a_class_large_enough():
 def test_merging_does_not_bring_small_classes_in():
     clf = ACILClassifier(scores="ridge", expansion_size=8, gamma=1.0, min_class_samples=10).fit(X, y)
     small = ACILClassifier(scores="ridge", expansion_size=8, gamma=1.0).fit(X[:3], ["emu"] * 3)
-    with pytest.raises(InputError, match="'emu' would have 3 samples"):
+    with pytest.raises(InputError, match=r"'emu' .*3"):
         clf.merge(small)
 
 

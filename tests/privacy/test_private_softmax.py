@@ -52,7 +52,7 @@ def test_it_predicts_and_is_stored_with_its_guarantee(tmp_path):
 )
 def test_bad_settings_of_the_descent_release_nothing(bad):
     clf = plain().fit(X, y)
-    with pytest.raises(InputError, match="steps must be an int"):
+    with pytest.raises(InputError, match="steps"):
         private_softmax(clf, X, y, 1.0, DELTA, **bad)
     assert guarantee(private_softmax(clf, X, y, 1.0, DELTA))["epsilon"] == 1.0
 
@@ -176,7 +176,7 @@ def test_weighted_samples_and_label_sets_that_lack_a_class_are_refused():
     clf = plain().fit(X, y, sample_weight=np.full(300, 0.5))
     with pytest.raises(InputError, match="weight 1"):
         private_softmax(clf, X, y, 1.0, DELTA)
-    with pytest.raises(InputError, match="lacks classes of the model"):
+    with pytest.raises(InputError, match="lacks classes"):
         private_softmax(plain().fit(X, y), X, y, 1.0, DELTA, classes=["cat", "dog"])
     with pytest.raises(InputError, match="epsilon"):
         private_softmax(plain().fit(X, y), X, y, 0.0, DELTA)
@@ -197,7 +197,7 @@ def test_a_release_does_not_learn_forget_merge_or_mix():
         with pytest.raises(UnsupportedError):
             change()
     for releases in ([made], [made, other], [other, made]):
-        with pytest.raises(UnsupportedError, match="private_softmax does not have"):
+        with pytest.raises(UnsupportedError, match="private_softmax"):
             combine(releases, disjoint=True)
 
 

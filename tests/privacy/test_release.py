@@ -194,7 +194,7 @@ def test_private_and_plain_sums_never_mix():
     ):
         with pytest.raises(UnsupportedError, match="private release"):
             change()
-    with pytest.raises(InputError, match="made by privatize"):
+    with pytest.raises(InputError, match="privatize"):
         combine([made, clf], disjoint=True)
     made.fit(X, y)
     assert guarantee(made) is None
@@ -217,7 +217,7 @@ def test_models_that_cannot_be_released_are_refused(settings, message):
 def test_sums_in_float32_do_not_get_into_a_release_by_merging():
     clf = plain().fit(X, y)
     for dtype in ("float32", "mixed"):
-        with pytest.raises(UnsupportedError, match="cannot be merged"):
+        with pytest.raises(UnsupportedError, match="merged"):
             clf.merge(plain(dtype=dtype).fit(X, y))
     assert clf.n_samples_ == 300
 
@@ -232,7 +232,7 @@ def test_the_label_set_is_fixed_and_does_not_tell_which_classes_have_samples():
     made = privatize(plain().fit(X, y), 1.0, DELTA, classes=["cat", "dog", "emu", "owl"])
     assert made.classes_.tolist() == ["cat", "dog", "emu", "owl"]
     assert (made.class_count_ >= 1).all()
-    with pytest.raises(InputError, match="lacks classes of the model"):
+    with pytest.raises(InputError, match="lacks classes"):
         privatize(plain().fit(X, y), 1.0, DELTA, classes=["cat", "dog"])
 
 

@@ -93,6 +93,19 @@ def test_waiting_images_go_together(line, gate):
     assert len(embedder.batches) <= 6
 
 
+def test_batch_has_no_more_than_its_cost_unless_one_has_more(line, gate):
+    embedder, dear = Recorder(gate), 9
+    made = line(embedder, max_images=8, batch_cost=6)
+    others = [made.submit("a", [image(i, cost=2)], answered) for i in range(8)]
+    last = made.submit("b", [image(dear, cost=100)], answered)
+    gate.set()
+    assert [future.result(10) for future in others] == [[float(i)] for i in range(8)]
+    assert last.result(10) == [float(dear)]
+    assert [batch for batch in embedder.batches if dear in batch] == [[dear]]
+    assert max(map(len, embedder.batches)) <= 3
+    assert len(embedder.batches) <= 6
+
+
 def test_images_of_a_request_keep_their_order(line, gate):
     embedder, batches = Recorder(gate), []
     made = line(embedder, max_images=4, decoders=3, on_batch=batches.append)

@@ -288,7 +288,8 @@ def test_changes_wait_in_a_line_of_their_own_that_ends(settings, monkeypatch):
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             asked = pool.map(teach, range(8))
-            wait_until(lambda: 'path="/classes/{name}",status="503"' in served.get("/metrics").text)
+            refused = 'acil_requests_total{method="POST",path="/classes/{name}",status="503"} 4.0'
+            wait_until(lambda: refused in served.get("/metrics").text)
             assert served.predict(images_of("red", 1)).status_code == 200
             gate.set()
             found = sorted(asked)

@@ -21,16 +21,9 @@ from acil.encoders.text import bert
 from acil.growing import load_classifier
 from acil.serve import server
 from acil.serve.server import listen
+from support.forks import finished
 from support.serving import LOG, TOKEN, Client, images_of, started, wait_until
 from support.texts import sentences
-
-
-def command(*arguments, cwd):
-    finished = subprocess.run(
-        [sys.executable, "-m", "acil", *map(str, arguments)], capture_output=True, text=True, cwd=cwd
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
 
 
 def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
@@ -42,10 +35,8 @@ def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
             assert served.teach("red", images_of("red", 3)).status_code == 401
             assert served.teach("red", images_of("red", 3), headers=right).status_code == 200
             # Another process learns into the same file; the server sees it, then adds to it.
-            command(
-                *("learn", place / "held-out" / "blue", "--class", "blue", "--model", "m.acil"),
-                cwd=tmp_path,
-            )
+            learning = ("learn", place / "held-out" / "blue", "--class", "blue", "--model", "m.acil")
+            assert finished(*learning, cwd=tmp_path).returncode == 0
             wait_until(lambda: len(served.get("/model").json()["classes"]) == 2)
             report = served.teach("green", images_of("green", 3), headers=right).json()
             assert report["totals"] == {"blue": 4, "green": 3, "red": 3}

@@ -51,7 +51,7 @@ def test_open_address_needs_a_token(host):
 
 
 def test_missing_folder_is_told_before_anything_is_taught(tmp_path):
-    with pytest.raises(InputError, match="Create it first"):
+    with pytest.raises(InputError, match="Create"):
         Settings(tmp_path / "missing" / "m.acil")
 
 

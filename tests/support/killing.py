@@ -3,7 +3,6 @@
 The call in question does half of its work first.
 """
 
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -16,15 +15,12 @@ from acil.bench.training import checkpoint
 from acil.cli import app
 from acil.encoders.images import backbones, cache
 from acil.encoders.images.extract import FeatureExtractor
-
-_servers = multiprocessing.get_context("forkserver")
-# Imported once; each process is then a fork of a fresh one, which has no threads.
-_servers.set_forkserver_preload(["support.killing", "support.ranks"])
+from support.forks import forks
 
 
 def killed(place, nth, *arguments):
     """Run the command in a process of its own; return the signal that ended it."""
-    process = _servers.Process(target=_run, args=(place, nth, arguments))
+    process = forks().Process(target=_run, args=(place, nth, arguments))
     process.start()
     process.join(300)
     return -process.exitcode

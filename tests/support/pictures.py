@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,15 @@ def network(seed: int = 0) -> TorchEmbedder:
     return TorchEmbedder(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
 
 
+@cache
+def exported(seed: int = 0) -> bytes:
+    """Return the small network as ONNX has it: exporting takes seconds, so it is done once."""
+    return exported_network(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
+
+
 def network_file(path: Path, seed: int = 0) -> Path:
     """Write the small network as an ONNX file, which model files may name."""
-    backbone = WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING)
-    path.write_bytes(exported_network(backbone))
+    path.write_bytes(exported(seed))
     return path
 
 

@@ -1,6 +1,5 @@
 """Several processes on this machine, as `torchrun` would start them, for tests."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,13 +9,10 @@ import torch
 from torch import distributed as dist
 
 from acil.scale import Group
+from support.forks import forks
 
 #: Seconds without a sign of life in tests: long enough for a busy machine.
 TIMEOUT = 120.0
-
-_servers = multiprocessing.get_context("forkserver")
-# Imported once; each process is then a fork of a fresh one, which has no threads.
-_servers.set_forkserver_preload(["support.killing", "support.ranks"])
 
 
 def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
@@ -24,6 +20,7 @@ def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
 
     Return what each returned or raised, or the signal that killed it.
     """
+    context = forks()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = []
     for rank in range(size):
@@ -37,8 +34,8 @@ def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
             "GLOO_SOCKET_IFNAME": "lo",
             "ACIL_DISTRIBUTED_TIMEOUT": str(timeout),
         }
-        receiving, sending = _servers.Pipe(duplex=False)
-        process = _servers.Process(
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(
             target=_work,
             args=(sending, environment, device, function, arguments),
             name=f"rank {rank}",

@@ -1,9 +1,5 @@
 """Running the benchmark in tests: commands, and what their records have in common."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 from typer.testing import CliRunner
 
@@ -22,20 +18,6 @@ def command(*arguments):
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
-
-
-def process(*arguments, script=None, **options):
-    """Run `acil bench run` (or a script that stands for it) in a process of its own."""
-    start = ["-m", "acil", "bench", "run"] if script is None else ["-c", script]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *start, *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
 
 
 def write_features(path, classes=12, width=16, each=(20, 5), spread=2.0, noise=1.0, scale=1.0):

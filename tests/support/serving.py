@@ -1,10 +1,8 @@
 """A server in a thread, or as a process, and images to send to it."""
 
 import io
-import os
 import re
-import subprocess
-import sys
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -18,10 +16,13 @@ from acil.serve.server import Server, listen
 from acil.serve.service import Service
 from acil.serve.settings import Settings
 from acil.serve.store import Store
+from support.forks import Command
 from support.pictures import COLOURS, picture
 
 TOKEN = "a-token-of-the-tests-1234"
-LOG = "serve.log"
+LOG = "serve.err"
+#: What the command prints when it listens, up to a token.
+ADDRESS = re.compile(r"(http://[^\s#]+?)/?[\s#]")
 
 
 def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -90,31 +91,24 @@ def client(settings: Settings):
 
 @contextmanager
 def started(*arguments: object, cwd: Path, **environment: str):
-    """Run `acil serve` as a process; yield it and its address when it listens, and stop it at the end.
-
-    Its log goes to a file in the same folder: a pipe that nobody reads would stop it when it is full.
-    """
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with (cwd / LOG).open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "acil", "serve", *map(str, arguments), "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=cwd,
-            env={**os.environ, **threads, **environment},
-        )
+    """Run `acil serve` as a process; yield it and its address when it listens, and stop it then."""
+    process = Command(
+        *("serve", *arguments, "--port", 0), cwd=cwd, said=cwd / "serve", environment=environment
+    )
     try:
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + (cwd / LOG).read_text()
-        yield process, found.group().partition("#")[0].rstrip("/")
-        if process.poll() is None:
-            process.terminate()
+        wait_until(lambda: ADDRESS.search(said(process.stdout)) or process.returncode is not None, 120)
+        found = ADDRESS.search(said(process.stdout))
+        assert found, said(process.stderr)
+        yield process, found[1]
+        process.send_signal(signal.SIGTERM)
         process.wait(60)
     finally:
         process.kill()
-        process.communicate()
+
+
+def said(file: Path) -> str:
+    """Return what a process has written into a file, which may not be there yet."""
+    return file.read_text() if file.exists() else ""
 
 
 def learn(store: Store, *given: object) -> None:

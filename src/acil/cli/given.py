@@ -105,8 +105,12 @@ def given_or_typed(
     _require_kind("text", _encoder_of(model), model, "what is typed")
     if typed:
         return Given("text", typed)
-    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape").splitlines()
-    return Given("text", [line for line in lines if line.strip()])
+    # Not splitlines, which also divides at characters that are part of a text.
+    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape").split("\n")
+    texts = [line.removesuffix("\r") for line in lines if line.strip()]
+    if not texts:
+        raise InputError("Standard input has no texts. Give one on each line.")
+    return Given("text", texts)
 
 
 def given(

@@ -218,7 +218,8 @@ def evaluate(
         if report is not None:
             begin("writing the report")
             evaluation.to_html(report, model.name)
-    tell_skipped((*asked.skipped, *evaluation.skipped))
+    skipped = (*asked.skipped, *evaluation.skipped)
+    tell_skipped(skipped)
     if plot is not None:
         _draw(evaluation, plot)
     tells = (*evaluation.right, *evaluation.wrong)[0][1].novelty is not None
@@ -231,7 +232,7 @@ def evaluate(
             f"({', '.join(map(plain, evaluation.not_learnt))}){called}"
         )
     if as_json:
-        echo_json(evaluation.to_dict())
+        echo_json({**evaluation.to_dict(), "skipped": skipped})
         return
     # What matters most comes last: it stays in sight.
     rows = [(name, f"{accuracy:.2f} %") for name, accuracy in evaluation.per_class.items()]

@@ -193,10 +193,11 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
         values = {name: value for name, value in vars(self).items() if name not in ("strange", "shown")}
+        thing = (*self.wrong, *self.right)[0][1].thing
         return {
             "accuracy": self.accuracy,
             "interval": self.interval,
-            "images": self.images,
+            f"{thing}s": self.images,
             "per_class": self.per_class,
             **values,
             "confusion": self.confusion.tolist(),

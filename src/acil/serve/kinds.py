@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -26,8 +27,8 @@ from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_na
 _CORES = worker_threads()
 #: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
 _IMAGE_COST, _BYTE_COST = 1_000_000, 16
-#: What a text costs beside its characters, in characters.
-_TEXT_COST = 200
+#: What a text costs beside the tokens that the network reads of it, in tokens.
+_TEXT_COST = 4
 #: Bytes of a request with texts, at most: nothing else runs while JSON is taken apart.
 _TEXTS_BYTES = 4 * 2**20
 
@@ -98,6 +99,8 @@ class Images(_Kind):
     }
     #: Samples that go through the network together, and threads that decode.
     batch, decoders = 2 * _CORES, min(4, _CORES)
+    #: Cost of these samples, at most.
+    batch_cost = math.inf
 
     def __init__(self, settings: Settings, embedder: Embedder) -> None:
         super().__init__(settings)
@@ -179,10 +182,14 @@ class Texts(_Kind):
         "additionalProperties": False,
     }
     batch, decoders = 32, 1
+    #: A sentence waits for those before it: for some of a few hundred tokens, not for 32 of them.
+    batch_cost = 1000
 
     def __init__(self, settings: Settings, encoder: TextEncoder) -> None:
         super().__init__(replace(settings, max_bytes=min(settings.max_bytes, _TEXTS_BYTES)))
         self.encoder = encoder
+        #: That the network reads of a text.
+        self._tokens = int(encoder.preprocessing["length"])
 
     def embed(self, batch: list[str]) -> Tensor:
         """Return features of texts."""
@@ -191,14 +198,17 @@ class Texts(_Kind):
     @property
     def limits(self) -> dict[str, int]:
         """What a request may have: texts in all, and characters each; tokens that the network reads."""
-        tokens = int(self.encoder.preprocessing["length"])
         settings = self.settings
-        return {"texts": settings.max_texts, "characters": settings.max_characters, "tokens": tokens}
+        return {
+            "texts": settings.max_texts,
+            "characters": settings.max_characters,
+            "tokens": self._tokens,
+        }
 
     @property
     def largest_cost(self) -> int:
         """Cost of all samples of a request, at most."""
-        return self.settings.max_bytes + _TEXT_COST * self.settings.max_texts
+        return (self._tokens + _TEXT_COST) * self.settings.max_texts
 
     async def receive(self, headers: Headers, chunks: AsyncGenerator[bytes, None]) -> list[Item]:
         """Return the samples of a request."""
@@ -232,7 +242,8 @@ class Texts(_Kind):
             raise TooLargeError(
                 f"It has {len(content):,} characters, more than {most:,}. Send a part of it."
             )
-        return 0, len(content) + _TEXT_COST
+        # A token has one character or more; to count them takes a tokenizer, which takes longer.
+        return 0, min(len(content), self._tokens) + _TEXT_COST
 
     def read(self, content: str) -> str:
         """Return a sample as `embed` takes it, or raise."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +74,7 @@ class Line:
         max_pixels: int,  # of one image, and that are decoded at a time beside `_RESERVE`
         limit: int,  # cost of the images of one client
         max_images: int = 8,  # of a batch
+        batch_cost: float = math.inf,  # of a batch, unless one image has more
         decoders: int = 2,  # threads for images of any size; one more decodes small ones only
         on_batch: Callable[[int], None] = lambda images: None,  # told the size of each batch
     ) -> None:
@@ -79,6 +82,7 @@ class Line:
         self._max_pixels = max_pixels
         self._limit = limit
         self._max_images = max_images
+        self._batch_cost = batch_cost
         self._on_batch = on_batch
         self._requests: dict[_Request, None] = {}
         #: What each client has had since it joined the line.
@@ -228,7 +232,9 @@ class Line:
                     self._changed.wait()
                 waiting = [entry for entry in self._decoded if entry[0] in self._requests]
                 waiting.sort(key=lambda entry: (self._served[entry[0].client], entry[0].served))
-                batch, self._decoded = waiting[: self._max_images], waiting[self._max_images :]
+                costs = accumulate(cost for *_, cost in waiting[: self._max_images])
+                number = max(1, sum(cost <= self._batch_cost for cost in costs))
+                batch, self._decoded = waiting[:number], waiting[number:]
                 self._changed.notify_all()
             if batch:
                 self._process(batch)

@@ -71,6 +71,7 @@ class Service:
             max_pixels=settings.max_pixels,
             limit=self.kind.largest_cost,
             max_images=self.kind.batch,
+            batch_cost=self.kind.batch_cost,
             decoders=self.kind.decoders,
             on_batch=self.metrics.batch,
         )

@@ -96,7 +96,7 @@ def test_one_exemplar_per_class_is_refused_and_changes_nothing():
     method = bic.BiC(make_context(settings={"memory_rule": "1 per class"}))
     method.learn(phases[0])
     before = method.predict(phases[0].images)
-    with pytest.raises(InputError, match=r"at least two exemplars .*memory_rule"):
+    with pytest.raises(InputError, match="memory_rule"):
         method.learn(phases[1])
     assert method.n_seen == 3
     assert torch.equal(method.predict(phases[0].images), before)

@@ -99,7 +99,7 @@ def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images, mon
 def test_images_of_another_share_are_refused(images):
     backbone = build("smallcnn", torch.Generator().manual_seed(0))
     extractor = FeatureExtractor(backbone, cache=FeatureCache(None), share=(1, 2))
-    with pytest.raises(InputError, match="share 1 of 2"):
+    with pytest.raises(InputError, match="share"):
         extractor.features(images.subset(torch.tensor([1, 2])))
 
 

@@ -92,12 +92,12 @@ def test_bad_values_no_images_or_too_few_labels_change_nothing(name):
     for bad in (float("nan"), float("inf")):
         rows = other.images.features(None).clone()
         rows[3, 2] = bad
-        with pytest.raises(InputError, match="phase 1 have values that are NaN or infinite"):
+        with pytest.raises(InputError, match=r"phase 1 .*NaN"):
             model.learn(phase(rows, other.labels, 1))
-        with pytest.raises(InputError, match="NaN or infinite"):
+        with pytest.raises(InputError, match="NaN"):
             model.predict(vectors(rows))
     for rows, chosen in ((features[:0], labels[:0]), (other.images.features(None), other.labels[1:])):
-        with pytest.raises(InputError, match="one label for each"):
+        with pytest.raises(InputError, match="label"):
             model.learn(phase(rows, chosen, 1))
     assert same_state(model, untouched)
 

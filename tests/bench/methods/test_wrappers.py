@@ -267,9 +267,9 @@ def test_strict_memory_is_the_accounting_of_rmm_that_moves_nothing(fits, host):
 
 def test_actions_that_do_not_fit_are_refused():
     make = resolve("podnet+aanets+rmm")
-    with pytest.raises(InputError, match="sizes of all phases"):
+    with pytest.raises(InputError, match="sizes of"):
         make(make_context())
-    with pytest.raises(InputError, match="each of 3 phases"):
+    with pytest.raises(InputError, match="3 phases"):
         make(rmm_context((10, 10, 10), [0.5]))
     found = make(dataclasses.replace(make_context(), phase_sizes=(25_000, *[5000] * 5)))
     assert found.wrappers[-1].actions == ACTIONS[5]

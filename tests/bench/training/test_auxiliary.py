@@ -224,13 +224,13 @@ def test_cost_counts_copies_and_teachers():
     [("copies", -1), ("angles", 3), ("colours", 7), ("weight", 0.0), ("mixup", 1.5), ("teachers", 0)],
 )
 def test_impossible_task_is_refused(name, value):
-    with pytest.raises(InputError, match=rf"auxiliary\.{name} must be .* Got {value}"):
+    with pytest.raises(InputError, match=rf"auxiliary\.{name} "):
         Auxiliary(**{name: value})
 
 
 def test_network_without_features_is_refused():
     settings = dataclasses.replace(SHORT, auxiliary=ROTATION)
-    with pytest.raises(InputError, match="need a network with features and a classifier"):
+    with pytest.raises(InputError, match="network with features"):
         fit(torch.nn.Linear(4, 2), torch.rand(6, 4), torch.tensor([0, 1] * 3), settings)
 
 

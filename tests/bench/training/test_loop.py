@@ -119,7 +119,7 @@ def test_frozen_parameters_stay():
     for (name, ours), theirs in zip(network.named_parameters(), fresh.parameters(), strict=True):
         assert torch.equal(ours, theirs) == name.startswith("backbone")
     network.requires_grad_(False)
-    with pytest.raises(InputError, match="no trainable parameter"):
+    with pytest.raises(InputError, match="trainable"):
         fit(network, images, labels, SHORT)
 
 
@@ -177,7 +177,7 @@ def test_diverging_training_is_an_error_that_says_where():
     def objective(network, x, y, indices):
         return network(x).sum() * float("nan")
 
-    with pytest.raises(DivergedError, match=r"epoch 1 of 3.*learning rate"):
+    with pytest.raises(DivergedError, match="epoch 1 of 3"):
         fit(make_network(), *problem(), SHORT, objective=objective)
 
 

@@ -133,6 +133,6 @@ def test_values_out_of_range_are_errors():
 def test_unknown_recipe_is_an_error_that_names_the_known():
     with pytest.raises(
         InputError,
-        match="best, best-views, best-rows, best-small-base, best-resnet18, quick",
+        match=r"best, .*quick",
     ):
         recipe("fast")

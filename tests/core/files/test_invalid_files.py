@@ -257,7 +257,7 @@ def test_classes_that_padded_to_the_longest_would_fill_the_memory_are_refused(he
     names = [f"{number:06}" for number in range(MAX_LABELS // 1024)] + ["x" * 1024]
     ones = [1] * len(names)
     changes = {"classes": names, "classes_dtype": "<U1024", "counts": ones, "weights": ones}
-    with pytest.raises(InvalidFileError, match="padded to the longest name of 1024"):
+    with pytest.raises(InvalidFileError, match="longest name"):
         parse_header(json.dumps(header | changes))
 
 
@@ -304,7 +304,7 @@ def test_values_that_are_no_numbers(tmp_path, name, bad):
     tensor = load_file(model)[name]
     tensor.reshape(-1)[-1] = bad
     rewrite(model, **{name: tensor})
-    with pytest.raises(ModelFileError, match=f"'{name}' has values that are NaN or infinite"):
+    with pytest.raises(ModelFileError, match=f"'{name}' .*NaN"):
         load(model)
 
 
@@ -363,7 +363,7 @@ def test_reading_for_inference_notices_flipped_bits_in_what_it_reads(model):
     weights = load_file(model)["coef"].tobytes()
     content[content.index(weights) + 5] ^= 1
     model.write_bytes(content)
-    with pytest.raises(ModelFileError, match="tensor 'coef' does not have the checksum"):
+    with pytest.raises(ModelFileError, match=r"'coef' .*checksum"):
         load(model, inference=True)
 
 

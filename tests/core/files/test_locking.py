@@ -1,8 +1,6 @@
 """Read, change and save by several processes: one after another, and none is lost."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,47 +10,34 @@ import pytest
 from acil import ACILClassifier, load, save
 from acil.core.files import locked, writing
 from acil.errors import InputError, ModelFileError
-
-SEVERAL_PROCESSES = """
-import os, sys
-from pathlib import Path
-import numpy as np, torch
-from acil import ACILClassifier, load, save
-from acil.core.files import locked
-torch.set_num_threads(1)
-path, workers, steps = Path(sys.argv[1]), 3, 8
-children = []
-for worker in range(workers):
-    child = os.fork()
-    if child == 0:
-        for step in range(steps):
-            with locked(path):
-                model = load(path) if path.exists() else ACILClassifier(scores="ridge", expansion_size=8)
-                model.partial_fit(np.eye(3)[[step % 3]] + worker, [worker])
-                save(model, path)
-        os._exit(0)
-    children.append(child)
-codes = [os.waitpid(child, 0)[1] for child in children]
-print(codes, load(path).class_count_.tolist(), os.listdir(path.parent))
-"""
-
-KILLED_WHILE_LOCKING = """
-import os, sys, time
-from acil.core.files import locked
-with locked(sys.argv[1]):
-    print("locked", flush=True)
-    time.sleep(60)
-"""
+from support.forks import forks
 
 
-def run(source, *arguments):
-    command = [sys.executable, "-c", source, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+def learn_eight_times(path, worker):
+    """Learn samples of a class of one's own, one after the other."""
+    for step in range(8):
+        with locked(path):
+            model = load(path) if path.exists() else ACILClassifier(scores="ridge", expansion_size=8)
+            model.partial_fit(np.eye(3)[[step % 3]] + worker, [worker])
+            save(model, path)
 
 
 def test_no_update_of_several_processes_is_lost(tmp_path):
-    finished = run(SEVERAL_PROCESSES, tmp_path / "m.acil")
-    assert finished.stdout == "[0, 0, 0] [8, 8, 8] ['m.acil']\n", finished.stderr
+    path = tmp_path / "m.acil"
+    workers = [forks().Process(target=learn_eight_times, args=(path, worker)) for worker in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert load(path).class_count_.tolist() == [8, 8, 8]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.acil"]
+
+
+def lock_and_wait(path, connection):
+    with locked(path):
+        connection.send("locked")
+        time.sleep(60)
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -60,12 +45,14 @@ def test_lock_ends_with_its_process(tmp_path, exists):
     path = tmp_path / "m.acil"
     if exists:
         path.touch()
-    command = [sys.executable, "-c", KILLED_WHILE_LOCKING, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "locked\n"
-        with pytest.raises(ModelFileError, match="being changed by another process"), locked(path, 0.05):
-            pass
-        process.kill()
+    receiving, sending = forks().Pipe(duplex=False)
+    process = forks().Process(target=lock_and_wait, args=(path, sending))
+    process.start()
+    assert receiving.recv() == "locked"
+    with pytest.raises(ModelFileError, match="another process"), locked(path, 0.05):
+        pass
+    process.kill()
+    process.join(60)
     with locked(path, timeout=5):
         pass
     assert [entry.name for entry in tmp_path.iterdir()] == (["m.acil"] if exists else [])

@@ -131,10 +131,10 @@ def test_inference_model_refuses_to_learn_and_still_predicts():
     model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     small = saved_and_loaded(model, inference=True)
     for change in (small.partial_fit, small.forget):
-        with pytest.raises(UnsupportedError, match="can only predict"):
+        with pytest.raises(UnsupportedError, match="only predict"):
             change(X, y)
         assert np.array_equal(small.predict(X), model.predict(X))
-    with pytest.raises(UnsupportedError, match="need the sums"):
+    with pytest.raises(UnsupportedError, match="sums"):
         small.merge(model)
     assert np.array_equal(small.copy().decision_function(X), small.decision_function(X))
     assert small.fit(X[:9], y[:9]).n_samples_ == 9
@@ -190,7 +190,7 @@ def test_backbone_that_would_come_back_different_is_refused(tmp_path, backbone):
     X, y = data()
     model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     model.backbone_ = backbone
-    with pytest.raises(InputError, match="could not be loaded: 'backbone"):
+    with pytest.raises(InputError, match="'backbone"):
         save(model, tmp_path / "m.acil")
     assert not list(tmp_path.iterdir())
 
@@ -280,7 +280,7 @@ def test_inference_file_does_not_tell_gamma(tmp_path, options):
     assert not set(secret) & set(numbers(describe(tmp_path / "m.acil")))
     small = load(tmp_path / "m.acil")
     np.testing.assert_allclose(small.predict_proba(X), model.predict_proba(X), atol=0.05)
-    with pytest.raises(UnsupportedError, match="stores no gamma"):
+    with pytest.raises(UnsupportedError, match="no gamma"):
         small.gamma_  # noqa: B018
 
 

@@ -78,7 +78,7 @@ def test_weights_too_large_for_half_precision_are_refused(tmp_path):
     backbone = build("smallcnn")
     with torch.no_grad():
         backbone.stage1[0].weight[0] = 1e6
-    with pytest.raises(InputError, match="more than float16 holds"):
+    with pytest.raises(InputError, match="float16"):
         save_backbone(backbone, tmp_path / "b.safetensors", {}, half=True)
     assert not list(tmp_path.iterdir())
 
@@ -124,7 +124,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
         with pytest.raises(ModelFileError, match=r"b\.safetensors"):
             load_backbone(path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(ModelFileError, match="no entry 'acil_backbone'"):
+    with pytest.raises(ModelFileError, match="'acil_backbone'"):
         load_backbone(path)
     for absent in (tmp_path / "none", tmp_path):
         with pytest.raises(ModelFileError, match="Cannot read"):

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from acil.encoders.images.cache import METADATA_KEY, FeatureCache
+from support.forks import forks
 
 ROW_BYTES = 4
 
@@ -150,30 +150,30 @@ def test_file_that_goes_away_while_it_is_opened_is_computed_again(tmp_path, monk
     assert stored.path("key").exists()
 
 
-WRITER = """
-import logging, sys, torch
-from acil.encoders.images.cache import FeatureCache
-
-torch.set_num_threads(1)
-logging.basicConfig(stream=sys.stdout)
-for _ in range(30):
-    cache = FeatureCache(sys.argv[1])
-    found = cache.get("key", lambda: torch.full((1000, 8), 3.0))
-    assert torch.equal(found, torch.full((1000, 8), 3.0))
-    cache.path("key").unlink(missing_ok=True)
-"""
+def write_and_remove(folder, said):
+    """Make the same entry again and again, as another process does at the same time."""
+    sys.stdout = said.open("w")
+    torch.set_num_threads(1)
+    logging.basicConfig(stream=sys.stdout)
+    for _ in range(30):
+        cache = FeatureCache(folder)
+        found = cache.get("key", lambda: torch.full((1000, 8), 3.0))
+        assert torch.equal(found, torch.full((1000, 8), 3.0))
+        cache.path("key").unlink(missing_ok=True)
 
 
 def test_processes_that_write_at_once_see_whole_files(tmp_path):
-    workers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [worker.communicate(timeout=60)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0]
+    said = [tmp_path / f"said-{number}" for number in range(2)]
+    folder = tmp_path / "cache"
+    workers = [forks().Process(target=write_and_remove, args=(folder, file)) for file in said]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
     # A warning would mean that one had seen a part of what the other wrote.
-    assert said == ["", ""]
-    assert all(entry.suffix == ".safetensors" for entry in tmp_path.iterdir())
+    assert [file.read_text() for file in said] == ["", ""]
+    assert all(entry.suffix == ".safetensors" for entry in folder.iterdir())
 
 
 def rows_of(n, stop=None, calls=None):

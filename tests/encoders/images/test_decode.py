@@ -166,7 +166,7 @@ def test_large_images_take_little_more_memory_than_their_pixels(tmp_path, mode, 
 
 
 def test_image_without_pixels_is_refused():
-    with pytest.raises(InputError, match="it is empty"):
+    with pytest.raises(InputError, match="empty"):
         decode(Image.new("RGB", (0, 3)), 2)
 
 
@@ -175,10 +175,10 @@ def test_32_bit_values_of_16_bit_range_are_scaled_and_others_refused(tmp_path):
     path = saved(tmp_path / "a.tif", Image.fromarray(values))
     assert decode(path, 2)[0, 0].tolist() == [0, 255]
     saved(path, Image.fromarray(values + 1))
-    with pytest.raises(InputError, match=r"a\.tif.*1 to 65536: more than 16 bits"):
+    with pytest.raises(InputError, match="16 bits"):
         decode(path, 2)
     saved(path, Image.fromarray(np.zeros((2, 2), np.float32)))
-    with pytest.raises(InputError, match=r"a\.tif: its pixels are floating-point"):
+    with pytest.raises(InputError, match="floating-point"):
         decode(path, 2)
 
 
@@ -202,7 +202,7 @@ def test_truncated_files_are_refused_by_name(tmp_path, name):
     content = path.read_bytes()
     for kept in (1, 10, 60, len(content) // 2):
         path.write_bytes(content[:kept])
-        with pytest.raises(InputError, match=f"Cannot read the image .*{name}"):
+        with pytest.raises(InputError, match=f"Cannot read .*{name}"):
             decode(path, 32)
 
 
@@ -226,7 +226,7 @@ def test_damaged_bytes_give_pixels_or_one_kind_of_error(tmp_path, name):
 def test_own_bound_holds_where_pillow_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     monkeypatch.setattr(module, "MAX_PIXELS", 63)
-    with pytest.raises(InputError, match="8 x 8 pixels, more than 63"):
+    with pytest.raises(InputError, match="8 x 8 pixels"):
         decode(saved(tmp_path / "a.png", noise(8, 8)), 8)
 
 

@@ -197,7 +197,7 @@ def test_centre_of_slightly_larger_images_is_taken():
 @pytest.mark.parametrize("shape", [(1, 32, 32), (3, 28, 28), (3, 64, 64), (3, 32, 31), (3, 32, 40)])
 def test_images_of_another_shape_are_refused(shape):
     extractor = FeatureExtractor(build("resnet32"))
-    with pytest.raises(InputError, match=r"takes images of shape \(3, 32, 32\), these have"):
+    with pytest.raises(InputError, match=r"\(3, 32, 32\)"):
         extractor.features(random_images(1, shape))
     with pytest.raises(InputError, match="only vectors"):
         extractor.features(ImageSet(None, torch.zeros(2, 3), "v"))
@@ -219,7 +219,7 @@ def test_taps_that_cannot_be_used_are_refused_at_once(backbone, taps, message):
 
 def test_module_that_returns_something_else_is_refused(ramp):
     backbone = WrappedBackbone(nn.Flatten(), "flat", 15, Preprocessing((0.0,), (1.0,), 4))
-    with pytest.raises(InputError, match="must return features of shape"):
+    with pytest.raises(InputError, match="features of shape"):
         FeatureExtractor(backbone).features(ramp)
 
 

@@ -58,9 +58,9 @@ def test_heic_is_called_so_where_it_cannot_be_read(reader, tmp_path):
     reader(there=False)
     (tmp_path / "a.heic").write_bytes(START)
     for source in (tmp_path / "a.heic", START):
-        with pytest.raises(InputError, match="it is a HEIC image, which pillow-heif reads"):
+        with pytest.raises(InputError, match="pillow-heif"):
             decode(source, 4)
-    with pytest.raises(InputError, match="not an image of a known format"):
+    with pytest.raises(InputError, match="known format"):
         decode(b"no image", 4)
 
 

@@ -66,9 +66,9 @@ def test_an_image_that_cannot_be_read_is_told_with_what_finds_all(tmp_path, fold
     (tmp_path / "a.png").write_bytes((folder / "0.png").read_bytes()[:100])
     options = {"size": 8, "workers": 0, "advice": "acil data prepare here"}
     broken = ImageFiles([tmp_path], np.zeros(1), np.array([b"a.png"]), "one", **options)
-    with pytest.raises(InputError, match=r"a\.png.*All such images: acil data prepare here"):
+    with pytest.raises(InputError, match=r"a\.png.*acil data prepare"):
         list(broken.stream([[broken.task(0)]], 1))
-    with pytest.raises(InputError, match=r"Cannot read the image"):
+    with pytest.raises(InputError, match="Cannot read"):
         ImageSet(broken).pixels()
 
 

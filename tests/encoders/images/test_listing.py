@@ -72,7 +72,7 @@ def test_list_with_and_without_a_head(tree, name, separator):
         found = list_images(tree / name)
         assert found.labels == ["x", "y"]
         assert [path.name for path in found.paths] == ["1.jpg", "2.PNG"]
-    with pytest.raises(InputError, match="names the classes itself"):
+    with pytest.raises(InputError, match="names the classes"):
         list_images(tree / name, "z")
 
 
@@ -103,10 +103,10 @@ def test_what_is_neither_is_told(tree, tmp_path):
         with pytest.raises(InputError, match=words):
             list_images(source)
     (tree / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no images"):
+    with pytest.raises(InputError, match="no images"):
         list_images(tree)
     # A folder of splits, each with the classes: the advice must not be to remove one.
-    with pytest.raises(InputError, match="give the folder whose folders are the classes"):
+    with pytest.raises(InputError, match="folder whose folders"):
         list_images(tree.parent)
 
 
@@ -119,7 +119,7 @@ def test_files_of_folders_at_any_depth_and_links_in_circles(tree):
     (tree / "l.csv").write_text("path,label\nb/1.jpg,x\nb/missing.jpg,y\n")
     assert list_files([tree / "l.csv"]) == [tree / "b" / "1.jpg", tree / "b" / "missing.jpg"]
     (tree / "none").mkdir()
-    with pytest.raises(InputError, match="holds no images"):
+    with pytest.raises(InputError, match="no images"):
         list_files([tree / "none"])
 
 

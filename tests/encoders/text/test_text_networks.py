@@ -139,7 +139,7 @@ def test_onnx_folder_gives_the_features_of_its_network(pooled, tmp_path):
 
 
 def test_incomplete_onnx_folders_are_told(tmp_path):
-    with pytest.raises(InputError, match=r"model\.onnx and a tokenizer\.json"):
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
         open_encoder(f"onnx:{tmp_path}")
     (tmp_path / "model.onnx").write_bytes(b"no model")
     (tmp_path / "tokenizer.json").write_bytes(tiny_encoder().tokenizer_file)
@@ -158,7 +158,7 @@ def sentence_folder(tmp_path, kinds=("sentence_transformers.models.Pooling",)):
 
 def test_a_folder_does_not_decide_which_code_runs(tmp_path):
     (tmp_path / "evil.py").write_text("raise SystemExit('code of the folder ran')")
-    with pytest.raises(InputError, match="does not decide which code runs"):
+    with pytest.raises(InputError, match="which code runs"):
         open_encoder(sentence_folder(tmp_path, ["evil.Evil"]))
 
 
@@ -176,7 +176,7 @@ def test_nothing_is_fetched_unasked(tmp_path, monkeypatch):
         raise SystemExit("the network was asked")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    with pytest.raises(InputError, match="hf download sentence-transformers/no-such-network"):
+    with pytest.raises(InputError, match="hf download"):
         open_encoder("sentence-transformers:no-such-network")
     with pytest.raises(InputError, match="no folder"):
         open_encoder("sentence-transformers:../../a b")

@@ -167,11 +167,11 @@ def test_an_open_quotation_mark_says_how_far_it_reaches(tmp_path):
     ("line", "message"),
     [
         (b"{", "no JSON"),
-        (b"[1, 2]", "must be an object"),
-        (b'{"text": 3, "label": "a"}', "is int, not text"),
+        (b"[1, 2]", "is no object"),
+        (b'{"text": 3, "label": "a"}', "of type int"),
         (b'{"label": "a"}', "no text"),
         (b'{"text": "x"}', "no label"),
-        (b'{"text": "x", "label": true}', "is bool"),
+        (b'{"text": "x", "label": true}', "of type bool"),
         (b'{"text": "\\ud800", "label": "a"}', "surrogates"),
         (b'{"text": "caf\xe9", "label": "a"}', "not UTF-8"),
         (b"[" * 100_000, "no JSON"),
@@ -211,7 +211,7 @@ def test_folders_have_their_own_rules(tmp_path, caplog):
     assert sorted(read_texts(path).texts) == sorted(TEXTS)
     assert "1 .txt files beside" in caplog.text
     (path / "card" / "bad.txt").write_bytes(b"\xff\xff")
-    with pytest.raises(UnreadableError, match=r"bad\.txt: it has bytes that are not UTF-8"):
+    with pytest.raises(UnreadableError, match=r"bad\.txt: .*UTF-8"):
         read_texts(path)
     assert len(read_texts(path, skip_bad=True).texts) == 3
     with pytest.raises(InputError, match="no columns"):
@@ -245,7 +245,7 @@ def test_parquet_takes_texts_alone(tmp_path):
     pytest.importorskip("pyarrow")
     frame = pandas.DataFrame({"text": ["a b", None, "c"], "label": [1, 2, 3], "x": [0.5] * 3})
     frame.to_parquet(path)
-    with pytest.raises(UnreadableError, match="Row 2: it has no text"):
+    with pytest.raises(UnreadableError, match="Row 2"):
         read_texts(path)
     found = read_texts(path, skip_bad=True)
     assert (found.texts, found.labels) == (["a b", "c"], ["1", "3"])
@@ -266,9 +266,10 @@ def test_without_its_package_parquet_is_told(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"", "no column 'text'"),
+        ("t.csv", b"", "no first line with the names of its columns"),
         ("t.csv", b"text,label\n", "has no texts"),
-        ("t.jsonl", b"\n\n", "no column 'text'"),
+        ("t.jsonl", b"\n\n", "has no texts"),
+        ("t.jsonl", b"{\n[]\n", r"2 of 2 texts .* Line 1: it is no JSON.* Line 2: it is no object"),
         ("t.csv", "text,label\n".encode("utf-16"), "UTF-16"),
         ("t.csv", b'"text\n', "first line"),
         ("t.docx", b"PK", "no table of texts"),
@@ -279,5 +280,5 @@ def test_files_that_are_no_tables_are_told(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_texts(tmp_path / name)
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match="no file"):
         read_texts(tmp_path / "missing.csv")

@@ -7,6 +7,7 @@ import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,8 @@ class BertEncoder(TextEncoder):
         facts = {"tokenizer": _sha256(tokenizer), "pooling": "mean", "length": length}
         super().__init__(name, _sha256(weights), facts, "torch")
         self.dimension = self.network.width
-        # Flags of torch are changed meanwhile.
-        self._lock = threading.Lock()
+        #: Calls that go on at the moment, and flags of torch that are changed meanwhile.
+        self._calls, self._flags, self._lock = 0, ExitStack(), threading.Lock()
 
     def _encode(
         self, texts: list[str], tell: Callable[[int], None]
@@ -175,7 +176,7 @@ class BertEncoder(TextEncoder):
             features[places] = self._features([tokens[place] for place in places])
             return len(places)
 
-        with self._lock, full_float32():
+        with self._exact():
             if len(batches) == 1:  # a thread of its own takes longer to begin
                 tell(run(batches[0]))
                 return features, cut
@@ -184,6 +185,21 @@ class BertEncoder(TextEncoder):
                     done += finished.result()
                     tell(done)
         return features, cut
+
+    @contextmanager
+    def _exact(self) -> Iterator[None]:
+        """Have exact products meanwhile; short calls do not wait for long ones."""
+        with self._lock:
+            if not self._calls:
+                self._flags.enter_context(full_float32())
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                if not self._calls:
+                    self._flags.close()
 
     @property
     def words(self) -> list[str]:
