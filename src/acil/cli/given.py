@@ -196,9 +196,13 @@ def _kind_of(
     if any(columns) or any(map(is_text_table, places)):
         return "text"
     if encoder == "text":
-        # A table without the column is told by whoever reads it.
-        tables = all(place.suffix.lower() in (*LISTS, ".parquet") for place in places)
-        return "text" if tables else "features" if any(map(holds_features, places)) else "images"
+        # A table without the column, and a folder of nothing, are told by whoever reads them.
+        tables = (*LISTS, ".parquet")
+        unclear = all(
+            not any(place.iterdir()) if place.is_dir() else place.suffix.lower() in tables
+            for place in places
+        )
+        return "text" if unclear else "features" if any(map(holds_features, places)) else "images"
     return "features" if any(map(holds_features, places)) else "images"
 
 
