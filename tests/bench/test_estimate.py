@@ -29,7 +29,8 @@ AUXILIARY = {
 
 
 def config(embeddings, **changes):
-    return make_config({"dataset": f"features:{embeddings}", "phases": "2", "seeds": "0", **changes})
+    values = {"dataset": f"features:{embeddings}", "phases": "2", "seeds": "0", "device": "cpu"}
+    return make_config({**values, **changes})
 
 
 def test_head_that_cannot_fit_is_refused_in_one_line_before_anything_is_written(embeddings, tmp_path):
@@ -37,6 +38,7 @@ def test_head_that_cannot_fit_is_refused_in_one_line_before_anything_is_written(
     width = int((there / 16) ** 0.5) + 1000
     arguments = ("--dataset", f"features:{embeddings}", "--phases", "2", "--seeds", "0,1")
     arguments += ("--expansion-size", width, "--jobs", "2", "--out", tmp_path / "run")
+    arguments += ("--device", "cpu")
     result = command(*arguments)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acil import ImageClassifier, TextClassifier
-from acil.cli import app
+from acil.cli import app, predict
 from acil.core.files import describe
 from acil.encoders.text import networks
 from acil.growing import load_classifier
@@ -141,6 +141,12 @@ def test_predict_takes_typed_texts_lines_and_tables(desk, tickets, tmp_path, mon
         app, ["predict", str(desk), "-", "--json"], input=b"my card\n\nthe rain\r\n"
     )
     assert json.loads(piped.stdout) == typed
+    # Only ends of lines divide texts.
+    divided = {"input": "my\x0ccard\nthe\u2028rain".encode()}
+    piped = CliRunner().invoke(app, ["predict", str(desk), "-", "--json"], **divided)
+    assert [found["text"] for found in json.loads(piped.stdout)] == ["my\x0ccard", "the\u2028rain"]
+    piped = CliRunner().invoke(app, ["predict", str(desk), "-"], input=b"\n\n")
+    assert (piped.exit_code, "has no texts" in piped.stderr) == (1, True)
     out = tmp_path / "answers.csv"
     acil("predict", desk, tickets, "--output", out)
     with out.open() as file:
@@ -179,11 +185,15 @@ def test_forget_undo_history_and_classes_work_as_for_images(desk, tmp_path):
     assert counts(desk)["card"] == EACH - 4
     acil("undo", desk)
     assert counts(desk)["card"] == EACH
+    acil("learn", tmp_path / "part.csv", "--model", desk, "--no-undo")
+    assert not desk.with_name(f".{desk.name}.undo").exists()
+    assert "nothing to undo" in acil("undo", desk, code=1).stderr
+    acil("forget", desk, part)
     acil("rename", desk, "card", "bank")
     acil("merge-classes", desk, "bank", "travel", "--into", "other")
     assert counts(desk) == {"other": 2 * EACH, "weather": EACH}
     assert [e["action"] for e in json.loads(acil("history", desk, "--json").stdout)["changes"]] == [
-        *("learn", "rename", "merge-classes"),
+        *("learn", "learn", "forget", "rename", "merge-classes"),
     ]
     result = acil("forget", desk, write_table(tmp_path / "gone.csv", 2, names=("travel",)), code=1)
     assert "travel" in result.stderr
@@ -208,8 +218,22 @@ def test_gate_suggest_audit_merge_and_checks(desk, tickets, tmp_path):
     assert "calls tracked: 1" in shown
     acil("export", desk, "--private", tmp_path / "p.acil", "--epsilon", 5, code=1)  # not clipped
     acil("export", desk, "--inference", tmp_path / "small.acil")
-    found = acil("predict", tmp_path / "small.acil", "--text", "my card", "--unknown-above", 0).stdout
-    assert "my card" in found
+    found = acil("predict", tmp_path / "small.acil", "--text", "my card", "--unknown-above", 0)
+    assert "my card" in found.stdout
+    found = acil("evaluate", tmp_path / "small.acil", held)
+    assert "cannot tell what is unknown" in found.stderr
+    assert "called unknown" not in found.stdout
+
+
+def test_evaluate_names_wrong_and_doubtful_texts(desk, tmp_path, monkeypatch):
+    table = tmp_path / "mixed.csv"
+    (text,) = sentences("card", 1)
+    rest = "".join(f"{one},travel\n" for one in sentences("travel", 5))
+    table.write_text(f"text,label\n{text},travel\n{rest}")
+    line = acil("evaluate", desk, table).stdout.splitlines()[1]
+    assert " ".join(line.split()).startswith(f"wrong {text} travel taken for card")
+    monkeypatch.setattr(predict, "_SURE", 1.1)
+    assert "doubtful" in acil("evaluate", desk, table).stdout
 
 
 def test_features_of_texts_have_no_text_in_them_and_become_a_model_of_texts(desk, tickets, tmp_path):

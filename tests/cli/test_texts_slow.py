@@ -77,3 +77,13 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_model(clone):
     subprocess.run([*learn, "docs/text/new.csv"], check=True, env={**os.environ})
     assert len(describe("desk.acil")["classes"]) == 6
     assert 5 in seen
+
+
+def test_two_commands_at_once_give_both_results(clone):
+    learn = [sys.executable, "-m", "acil", "learn", "--model", "desk.acil"]
+    files = ("docs/text/tickets.csv", "docs/text/new.csv")
+    running = [subprocess.Popen([*learn, file], stderr=subprocess.PIPE) for file in files]
+    for process in running:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    assert sorted(describe("desk.acil")["counts"]) == [5, 10, 10, 10, 10, 10]

@@ -4,35 +4,34 @@ import json
 
 import pytest
 
-from acil import ImageClassifier, load, save
+from acil import load, save
 from acil.core.files import describe
 from acil.errors import InputError, ModelFileError
 from acil.growing import Gate, ModelFile
 from acil.growing.history import MAX_CHANGES
 from support.commands import acil
 from support.modelfiles import header_of, rewrite
-from support.pictures import draw, network
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return draw(tmp_path_factory.mktemp("history"), 4)
+def samples(kind, tmp_path_factory):
+    return kind.write(tmp_path_factory.mktemp("history"), 4)
 
 
 @pytest.fixture
-def file(tmp_path):
-    return ModelFile(tmp_path / "m.acil", new=lambda: ImageClassifier(network()), backbone=network())
+def file(kind, tmp_path):
+    return ModelFile(tmp_path / "m.acil", new=kind.new, backbone=kind.network())
 
 
 def numbers(file):
     return [(e.number, e.action, e.change, e.touched, e.samples, e.classes) for e in file.history()]
 
 
-def test_each_change_is_told_in_numbers_and_no_name_is_in_it(pictures, file):
-    file.learn(pictures)
-    file.learn(pictures)  # nothing new
-    file.forget(sorted((pictures / "red").iterdir())[:1], "red")
-    file.forget(pictures / "blue", "blue")
+def test_each_change_is_told_in_numbers_and_no_name_is_in_it(kind, samples, file):
+    file.learn(samples)
+    file.learn(samples)  # nothing new
+    file.forget(kind.samples(samples / "red")[:1], "red")
+    file.forget(samples / "blue", "blue")
     file.rename_classes({"red": "rouge"})
     file.merge_classes({"rouge": "warm", "white": "warm"})
     assert numbers(file) == [
@@ -46,24 +45,24 @@ def test_each_change_is_told_in_numbers_and_no_name_is_in_it(pictures, file):
     assert not any(word in text for word in ("rouge", "blue", "warm", ".png", "history0"))
 
 
-def test_what_a_gate_has_measured_is_kept_for_good(pictures, file):
-    file.learn(pictures / "red", "red")
-    file.gate = Gate(file.prepare(draw(pictures.parent / "held", 3, ("red", "blue"), seed=1)))
-    file.learn(pictures / "blue", "blue")
+def test_what_a_gate_has_measured_is_kept_for_good(kind, samples, file):
+    file.learn(samples / "red", "red")
+    file.gate = Gate(file.prepare(kind.write(samples.parent / "held", 4, ("red", "blue"))))
+    file.learn(samples / "blue", "blue")
     file.gate = lambda before, after: {"seconds": 0.5, "by": "hand", "bad": float("nan")}
-    file.learn(pictures / "green", "green")
+    file.learn(samples / "green", "green")
     first, second, third = (entry.measured for entry in file.history())
     assert first == {}
-    assert second == {"samples": 6, "accuracy": 100, "before": 100, "after": 100}
+    assert second == {"samples": 8, "accuracy": 100, "before": 100, "after": 100}
     assert third == {"seconds": 0.5}
     file.undo()
     assert file.history()[-1].measured == second
 
 
-def test_undo_goes_back_to_the_state_after_a_change(pictures, file):
+def test_undo_goes_back_to_the_state_after_a_change(samples, file):
     contents = []
     for name in ("red", "blue", "green", "white"):
-        file.learn(pictures / name, name)
+        file.learn(samples / name, name)
         contents.append(file.path.read_bytes())
     assert list(file.states().values()) == [1, 2, 3]
     with pytest.raises(InputError, match="after change 4"):
@@ -78,37 +77,35 @@ def test_undo_goes_back_to_the_state_after_a_change(pictures, file):
     assert file.path.read_bytes() == contents[0]
 
 
-def test_going_back_that_is_killed_half_way_leaves_no_later_state(pictures, file):
+def test_going_back_that_is_killed_half_way_leaves_no_later_state(samples, file):
     for name in ("red", "blue", "green", "white"):
-        file.learn(pictures / name, name)
+        file.learn(samples / name, name)
     second = list(file.states())[1]
     file.path.unlink()  # what undo does before it removes this state and those after it
     file.path.hardlink_to(second)
     assert list(file.states().values()) == [1]
-    file.learn(pictures / "white", "white")
+    file.learn(samples / "white", "white")
     assert list(file.states().values()) == [1, 2]
     file.undo(to=1)
     assert (list(file.read().counts_), file.undo_left) == (["red"], 0)
 
 
-def test_history_goes_with_copies_and_not_with_files_for_prediction(pictures, file, tmp_path):
-    file.learn(pictures)
+def test_history_goes_with_copies_and_not_with_files_for_prediction(kind, samples, file, tmp_path):
+    file.learn(samples)
     (tmp_path / "copy.acil").write_bytes(file.path.read_bytes())
     assert len(ModelFile(tmp_path / "copy.acil").history()) == 1
     file.read().save(tmp_path / "small.acil", inference=True)
     assert describe(tmp_path / "small.acil")["history"] == []
     private = tmp_path / "p.acil"
-    bounded = ModelFile(
-        private, new=lambda: ImageClassifier(network(), clip_norm=1.0), backbone=network()
-    )
-    bounded.learn(pictures)
+    bounded = ModelFile(private, new=lambda: kind.new(clip_norm=1.0), backbone=kind.network())
+    bounded.learn(samples)
     save(bounded.release(2.0, 1e-6), tmp_path / "release.acil")
     assert describe(tmp_path / "release.acil")["history"] == []
     assert [entry.action for entry in bounded.history()] == ["learn", "release"]
 
 
-def test_history_is_bounded_and_its_numbers_go_on(pictures, file):
-    file.learn(pictures)
+def test_history_is_bounded_and_its_numbers_go_on(samples, file):
+    file.learn(samples)
     entry = file.history()[0].to_dict()
     rewrite(file.path, {"history": [{**entry, "number": n} for n in range(1, MAX_CHANGES + 1)]})
     file.rename_classes({"red": "rouge"})
@@ -126,8 +123,8 @@ def test_history_is_bounded_and_its_numbers_go_on(pictures, file):
         {"measured": {"a": "b"}},
     ],
 )
-def test_a_history_that_was_edited_is_refused(pictures, file, wrong):
-    file.learn(pictures)
+def test_a_history_that_was_edited_is_refused(samples, file, wrong):
+    file.learn(samples)
     rewrite(file.path, {"history": [{**file.history()[0].to_dict(), **wrong}]})
     with pytest.raises(ModelFileError, match=f"history.0..{next(iter(wrong))}"):
         file.history()

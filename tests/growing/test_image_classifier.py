@@ -1,19 +1,14 @@
 """ImageClassifier: grows, forgets, merges and saves exactly, and never changes on bad input."""
 
-import copy
-import pickle
-import threading
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from acil import ImageClassifier, load
-from acil.core import ridge
 from acil.encoders.images import build, save_backbone
 from acil.encoders.tables import write_features
-from acil.errors import InputError, NotFittedError, UnsupportedError
+from acil.errors import InputError
 from acil.growing import UNKNOWN_ABOVE
 from support.pictures import draw, network
 
@@ -92,16 +87,6 @@ def test_saved_model_goes_on_as_if_never_saved(pictures, joint, features, tmp_pa
         again.learn(pictures[0] / name, name)
     same(again, joint, features)
     assert load(tmp_path / "m.acil").classes_.tolist() == ["red"]
-
-
-def test_inference_file_predicts_the_same_and_cannot_learn(pictures, joint, tmp_path):
-    joint.save(tmp_path / "small.acil", inference=True)
-    small = ImageClassifier.load(tmp_path / "small.acil", backbone=network())
-    images = sorted(pictures[1].glob("*/*.png"))
-    assert small.predict(images) == joint.predict(images, None)
-    assert small.classify(images[:1])[0].novelty is None
-    with pytest.raises(UnsupportedError, match="only predict"):
-        small.learn(pictures[0])
 
 
 @pytest.mark.parametrize(
@@ -192,13 +177,6 @@ def test_a_bare_module_of_torch_is_refused_with_the_way_to_wrap_it(pictures, tmp
         ImageClassifier.load(tmp_path / "m.acil", backbone=module)
 
 
-def test_nothing_learnt_is_told(tmp_path):
-    model = ImageClassifier(network())
-    for call in (lambda: model.classes_, lambda: model.predict([]), lambda: model.save(tmp_path / "m")):
-        with pytest.raises(NotFittedError, match="not learnt"):
-            call()
-
-
 @pytest.mark.parametrize(
     ("source", "labels", "words"),
     [
@@ -218,62 +196,6 @@ def test_bad_calls_change_nothing(joint, source, labels, words):
     assert joint.snapshot is before
 
 
-def test_states_that_cannot_be_removed_stop_a_change_without_undo(joint, tmp_path, monkeypatch):
-    path = tmp_path / "m.acil"
-    joint.save(path)
-    joint.save(path, undo=True)
-    content = path.read_bytes()
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(InputError, match="may not write"):
-        joint.save(path, inference=True, undo=False)
-    assert path.read_bytes() == content
-
-
-def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
-    before = joint.snapshot
-    with pytest.raises(InputError, match="nothing"):
-        joint.forget(pictures[0])
-    assert joint.snapshot is before
-    untracked = ImageClassifier(network(), track=False)
-    untracked.learn(pictures[0])
-    before = untracked.snapshot
-    with pytest.raises(InputError, match="never learnt"):
-        untracked.forget(pictures[0] / "red", "violet")
-    with pytest.raises(InputError, match="only 6"):
-        untracked.forget([*sorted((pictures[0] / "red").iterdir())] * 2, "red")
-    assert untracked.snapshot is before
-
-
-def test_predictions_go_on_while_the_model_learns(pictures, features):
-    """Readers see the old state or the new one, never anything between."""
-    model = learnt(pictures[0], "red", "blue")
-    samples = [model.prepare(pictures[0] / name, name) for name in ("green", "white")]
-    states, failures, stop = [], [], threading.Event()
-    names = [""] * len(features)
-
-    def read():
-        try:
-            while not stop.is_set():
-                snapshot = model.snapshot
-                found = snapshot.classify(features, names, 4, None)
-                states.append((len(snapshot.totals), len(found[0].top)))
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(5):
-        for change in (model.learn, model.forget):
-            for sample in samples:
-                change(sample)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert all(known == named for known, named in states)
-
-
 def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     images = sorted(pictures[1].glob("*/*.png"))
     known = [prediction.novelty for prediction in joint.classify(images)]
@@ -285,38 +207,6 @@ def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     assert min(prediction.novelty for prediction in strange) > 2 * max(known)
     assert joint.predict([pictures[1] / "green" / "1-0.png"]) == ["unknown"]
     assert joint.predict([pictures[1] / "green" / "1-0.png"], None) != ["unknown"]
-
-
-def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures, joint, features):
-    train = pictures[0]
-    other = ImageClassifier(network(), track=False)
-    for name in ("white", "red", "blue", "green", "red"):
-        other.learn(train / name, name)
-    other.forget(train / "red", "red")
-    # The unit is measured when images are learnt, and then not in any order.
-    found, expected = (m.snapshot.head.relative_novelty(features) for m in (other, joint))
-    assert 0.5 < found[0] / expected[0] < 2
-    # Leverages are solved from sums that were added and subtracted: eps · κ
-    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-8)
-
-
-def test_what_is_derived_from_the_sums_is_computed_once(joint, features, monkeypatch):
-    factors, Factor = [], ridge.Factor
-    monkeypatch.setattr(ridge, "Factor", lambda *given: factors.append(1) or Factor(*given))
-    given = (features, [""] * len(features), 2, UNKNOWN_ABOVE)
-    first = joint.snapshot.classify(*given)
-    before = len(factors)
-    assert joint.snapshot.classify(*given) == first
-    assert len(factors) == before
-
-
-def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
-    joint.forget(pictures[0] / "red", "red")
-    found = joint.evaluate(pictures[1])
-    assert (found.images, found.not_learnt) == (12, {"red": 4})
-    assert "red" not in found.per_class
-    with pytest.raises(InputError, match="None of these"):
-        joint.evaluate(pictures[1] / "red", "red")
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -350,9 +240,3 @@ def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
     )
     with pytest.raises(InputError, match="another network"):
         ImageClassifier.load(path).predict(images)
-
-
-@pytest.mark.parametrize("way", [pickle.dumps, copy.deepcopy])
-def test_pickling_says_how_to_save(way):
-    with pytest.raises(TypeError, match=r"ImageClassifier\.load"):
-        way(ImageClassifier(network()))

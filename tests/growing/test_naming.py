@@ -25,17 +25,30 @@ def model(pictures):
     return made
 
 
-def learnt(pictures, **folders):
-    """Return a model that learnt these classes from folders of other names."""
-    made = ImageClassifier(network())
-    paths = [
-        (p, name)
-        for name, parts in folders.items()
-        for f in parts.split()
-        for p in (pictures / f).iterdir()
-    ]
-    made.learn([path for path, _ in paths], [name for _, name in paths])
+@pytest.fixture(scope="module")
+def samples(kind, tmp_path_factory):
+    return kind.write(tmp_path_factory.mktemp("either"), 4)
+
+
+@pytest.fixture
+def either(kind, samples):
+    """A model of images, and one of texts."""
+    made = kind.new()
+    made.learn(samples)
     return made
+
+
+def learnt(made, samples, **folders):
+    """Return a model that learnt these classes from folders of other names."""
+    pairs = [(one, name) for name, parts in folders.items() for f in parts.split() for one in samples(f)]
+    made.learn([one for one, _ in pairs], [name for _, name in pairs])
+    return made
+
+
+def pictures_learnt(pictures, **folders):
+    return learnt(
+        ImageClassifier(network()), lambda name: sorted((pictures / name).iterdir()), **folders
+    )
 
 
 def require_same(one, other):
@@ -45,12 +58,13 @@ def require_same(one, other):
     np.testing.assert_allclose(head.coef_, expected.coef_, rtol=0, atol=ROUNDING)
 
 
-def test_renamed_and_merged_classes_are_as_if_learnt_so(model, pictures):
-    report = model.rename_classes({"red": "blue", "blue": "red", "white": "pale 10"})
+def test_renamed_and_merged_classes_are_as_if_learnt_so(kind, either, samples):
+    report = either.rename_classes({"red": "blue", "blue": "red", "white": "pale 10"})
     assert report.counts == {"blue": 4, "pale 10": 4, "red": 4}
-    report = model.merge_classes({"green": "pale 10"})
+    report = either.merge_classes({"green": "pale 10"})
     assert report.totals == {"blue": 4, "pale 10": 8, "red": 4}
-    require_same(model, learnt(pictures, blue="red", red="blue", **{"pale 10": "white green"}))
+    folders = {"blue": "red", "red": "blue", "pale 10": "white green"}
+    require_same(either, learnt(kind.new(), lambda name: kind.samples(samples / name), **folders))
 
 
 def test_images_are_known_under_the_names_of_now(model, pictures, tmp_path):
@@ -73,7 +87,7 @@ def test_images_are_known_under_the_names_of_now(model, pictures, tmp_path):
     again.forget(tmp_path / "more" / "blue", "light")
     again.forget(tmp_path / "more" / "white", "white")
     assert len(again.snapshot.tracker) == 8
-    require_same(again, learnt(pictures, light="green", red="blue"))
+    require_same(again, pictures_learnt(pictures, light="green", red="blue"))
 
 
 def test_a_class_may_get_its_old_name_back(model, pictures):
@@ -84,7 +98,7 @@ def test_a_class_may_get_its_old_name_back(model, pictures):
 
 
 def test_models_that_were_renamed_apart_merge(pictures, tmp_path):
-    one = learnt(pictures, blue="blue", red="red")
+    one = pictures_learnt(pictures, blue="blue", red="red")
     one.save(tmp_path / "m.acil")
     other = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
     one.forget(pictures / "red", "red")
@@ -112,17 +126,17 @@ def test_models_that_were_renamed_apart_merge(pictures, tmp_path):
         ("merge_classes", {"pink": "red"}, "no class pink"),
     ],
 )
-def test_refused_names_change_nothing(model, method, names, said):
-    before = model.snapshot
+def test_refused_names_change_nothing(either, method, names, said):
+    before = either.snapshot
     with pytest.raises(InputError, match=said):
-        getattr(model, method)(names)
-    assert model.snapshot is before
+        getattr(either, method)(names)
+    assert either.snapshot is before
 
 
-def test_the_same_name_is_no_change(model):
-    before = model.snapshot
-    assert model.rename_classes({"red": "red"}).counts == {}
-    assert model.snapshot is before
+def test_the_same_name_is_no_change(either):
+    before = either.snapshot
+    assert either.rename_classes({"red": "red"}).counts == {}
+    assert either.snapshot is before
 
 
 def test_commands_rename_group_and_can_be_taken_back(pictures, model, tmp_path):

@@ -1,9 +1,7 @@
 """TextClassifier: grows, forgets, merges and saves exactly, and tracks calls instead of texts."""
 
 import hashlib
-import itertools
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -314,30 +312,6 @@ def test_a_file_of_features_is_learnt_by_the_same_model(joint, tmp_path):
     of_images = ImageClassifier(network()).prepare([np.zeros((8, 8, 3), np.uint8)], "card")
     with pytest.raises(InputError, match="features of images"):
         joint.learn(of_images)
-
-
-def test_readers_see_whole_states_while_the_model_changes():
-    model, texts = learnt("card", "travel"), topics(6, seed=4)["card"]
-    states, stop = set(), threading.Event()
-
-    def read():
-        while not stop.is_set():
-            snapshot = model.snapshot
-            assert len(model.classify(texts)) == len(texts)
-            states.add(len(snapshot.totals))
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for name, seed in itertools.product(("weather", "more"), range(3)):
-            model.learn(sentences("weather", 4, seed), name)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert states <= {2, 3, 4}
-    assert model.counts_ == {"card": EACH, "more": 12, "travel": EACH, "weather": 12}
 
 
 def test_model_file_makes_changes_undoes_and_writes_receipts(tmp_path):

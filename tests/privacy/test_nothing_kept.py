@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from acil import ACILClassifier, ImageClassifier, save
+from acil import ACILClassifier, save
 from acil.cli import app
 from acil.core.classifier import learnt_of
 from acil.core.files import pack
-from support.pictures import draw, network_file
+from support.kinds import KINDS
 
 #: Kept by design, in a run directory: features of whole splits, so that a run can go on.
 FEATURE_CACHE = "checkpoint/features"
@@ -99,14 +99,14 @@ def test_no_object_of_the_process_holds_a_sample_once_the_model_is_compact(setti
     assert not holders(wanted)
 
 
-def test_images_and_features_are_not_in_a_model_of_images_nor_in_the_process(tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    draw(tmp_path / "train", 4)
-    network_file(tmp_path / "network.onnx")
-    model = ImageClassifier(f"onnx:{tmp_path / 'network.onnx'}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.thing)
+def test_samples_and_features_are_neither_in_a_model_file_nor_in_the_process(kind, tmp_path):
+    kind.write(tmp_path / "train", 12)
+    model = kind.new()
     wanted = marks(model.prepare(tmp_path / "train").features)
-    wanted += [path.read_bytes()[60:100] for path in (tmp_path / "train").rglob("*.png")]
+    # A part of each image, or the whole of each text
+    part = slice(60, 100) if kind.thing == "image" else slice(None)
+    wanted += [path.read_bytes()[part] for path in (tmp_path / "train").rglob("*.*")]
     model.learn(tmp_path / "train")
     model.save(tmp_path / "m.acil")
     data = (tmp_path / "m.acil").read_bytes()

@@ -1,7 +1,8 @@
-"""`acil audit`, `acil export --private`, receipts and advice, on small generated pictures."""
+"""`acil audit`, `acil export --private`, receipts and advice, on small pictures and texts."""
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -9,28 +10,41 @@ import pytest
 from acil import ACILClassifier, load, save
 from acil.privacy import SCOPE
 from support.commands import acil
+from support.kinds import write_texts
 from support.pictures import draw, network_file
+from support.texts import stand_in_for_minilm
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
+@pytest.fixture(scope="module", params=["images", "texts"])
+def place(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("privacy")
-    draw(folder / "train", 5)
-    draw(folder / "more", 1, seed=1)
-    network_file(folder / "network.onnx")
-    network = ("--backbone", f"onnx:{folder / 'network.onnx'}", "--expansion-size", 64)
-    guards = ("--clip-norm", 1, "--at-least", 2)
-    acil("learn", folder / "train", "--model", folder / "old.acil", *network, *guards)
-    (folder / "new.acil").write_bytes((folder / "old.acil").read_bytes())
-    learnt = acil("learn", folder / "more", "--model", folder / "new.acil")
-    assert "can recover the features of 4 samples: docs/privacy.md#guards" in learnt.stderr
-    return folder
+    network = ()
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "images":
+            draw(folder / "train", 5)
+            draw(folder / "more", 1, seed=1)
+            network = ("--backbone", f"onnx:{network_file(folder / 'network.onnx')}")
+        else:
+            stand_in_for_minilm(patch)
+            write_texts(folder / "train", 5)
+            write_texts(folder / "more", 1, seed=1)
+        options = (*network, "--expansion-size", 64, "--clip-norm", 1, "--at-least", 2)
+        acil("learn", folder / "train", "--model", folder / "old.acil", *options)
+        (folder / "new.acil").write_bytes((folder / "old.acil").read_bytes())
+        learnt = acil("learn", folder / "more", "--model", folder / "new.acil")
+        assert "can recover the features of 4 samples: docs/privacy.md#guards" in learnt.stderr
+        yield folder
 
 
-def test_images_learnt_between_two_files_are_found(place):
+def one_of(folder):
+    """Return the path of one sample of a class."""
+    return next(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_samples_learnt_between_two_files_are_found(place):
     arguments = (place / "new.acil", "--previous", place / "old.acil", "--images", place / "more")
     facts = json.loads(acil("audit", *arguments, "--json").stdout)
     classes = len(list((place / "more").iterdir()))
@@ -41,14 +55,14 @@ def test_images_learnt_between_two_files_are_found(place):
     assert SCOPE in page
 
 
-def test_membership_is_reported_where_other_images_are_given(place):
+def test_membership_is_reported_where_other_samples_are_given(place):
     arguments = ("audit", place / "new.acil", "--images", place / "train", "--others", place / "more")
     facts = json.loads(acil(*arguments, "--json").stdout)
     assert set(facts["membership"]) == {"leverage", "score"}
     assert "area under the ROC curve" in acil(*arguments).stdout
 
 
-def test_images_without_class_folders_have_no_labels(place):
+def test_samples_without_class_folders_have_no_labels(place):
     pair = ("audit", place / "new.acil", "--images", place / "train", "--others", place / "more")
     labelled = json.loads(acil(*pair, "--json").stdout)["membership"]
     flat = place / "flat.d"
@@ -65,7 +79,7 @@ def test_images_without_class_folders_have_no_labels(place):
     empty = flat / "empty"
     empty.mkdir()
     refused = acil("audit", place / "new.acil", "--images", empty, code=1)
-    assert "holds no images" in refused.stderr
+    assert re.search("holds no images|has no texts", refused.stderr)
     assert "--class" not in refused.stderr
 
 
@@ -111,18 +125,18 @@ def test_nothing_but_the_release_is_written_beside_it(place):
     assert not list(place.glob("alone*"))
 
 
-def test_classes_of_few_images_are_refused(place):
+def test_classes_of_few_samples_are_refused(place):
     assert "clip_norm 1, min_class_samples 2" in acil("inspect", place / "old.acil").stdout
-    image = next((place / "more").rglob("*.png"))
+    image = one_of(place / "more")
     refused = acil("learn", image, "--class", "rarest", "--model", place / "old.acil", code=1)
     assert "'rarest' would have 1 samples, fewer than min_class_samples=2" in refused.stderr
     given = acil("learn", image, "--class", "x", "--model", place / "old.acil", "--at-least", 3, code=1)
     assert "Leave out --at-least" in given.stderr
 
 
-def test_forgetting_leaves_a_receipt_that_tells_no_image(place):
+def test_forgetting_leaves_a_receipt_that_tells_no_sample(place):
     (place / "f.acil").write_bytes((place / "new.acil").read_bytes())
-    image = next((place / "train").rglob("*.png"))
+    image = one_of(place / "train")
     said = acil("forget", place / "f.acil", image, "--class", image.parent.name)
     assert "delete all copies" in said.stderr.replace("\n", " ")
     (line,) = (place / "f.acil.receipts.jsonl").read_text().splitlines()
@@ -137,7 +151,7 @@ def test_nothing_is_forgotten_if_the_receipt_cannot_be_written(place):
     content = (place / "new.acil").read_bytes()
     (place / "g.acil").write_bytes(content)
     (place / "g.acil.receipts.jsonl").mkdir()
-    image = next((place / "train").rglob("*.png"))
+    image = one_of(place / "train")
     refused = acil("forget", place / "g.acil", image, "--class", image.parent.name, code=1)
     assert "receipts.jsonl" in refused.stderr
     assert (place / "g.acil").read_bytes() == content

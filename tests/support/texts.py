@@ -72,9 +72,9 @@ def tiny_encoder(seed: int = 0, name: str = "tiny") -> BertEncoder:
 
 
 def sentences(topic: str, n: int, seed: int = 0) -> list[str]:
-    """Return sentences of a topic, all different."""
+    """Return sentences of a topic, all different; without one, of words that all topics have."""
     generator = torch.Generator().manual_seed(seed)
-    words, common = TOPICS[topic].split(), _COMMON.split()
+    words, common = (TOPICS[topic] if topic else _COMMON).split(), _COMMON.split()
     found: dict[str, None] = {}
     while len(found) < n:
         own = torch.randperm(len(words), generator=generator)[:3].tolist()

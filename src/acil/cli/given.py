@@ -105,8 +105,12 @@ def given_or_typed(
     _require_kind("text", _encoder_of(model), model, "what is typed")
     if typed:
         return Given("text", typed)
-    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape").splitlines()
-    return Given("text", [line for line in lines if line.strip()])
+    # Not splitlines, which also divides at characters that are part of a text.
+    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape").split("\n")
+    texts = [line.removesuffix("\r") for line in lines if line.strip()]
+    if not texts:
+        raise InputError("Standard input has no texts. Give one on each line.")
+    return Given("text", texts)
 
 
 def given(
@@ -192,9 +196,13 @@ def _kind_of(
     if any(columns) or any(map(is_text_table, places)):
         return "text"
     if encoder == "text":
-        # A table without the column is told by whoever reads it.
-        tables = all(place.suffix.lower() in (*LISTS, ".parquet") for place in places)
-        return "text" if tables else "features" if any(map(holds_features, places)) else "images"
+        # A table without the column, and a folder of nothing, are told by whoever reads them.
+        tables = (*LISTS, ".parquet")
+        unclear = all(
+            not any(place.iterdir()) if place.is_dir() else place.suffix.lower() in tables
+            for place in places
+        )
+        return "text" if unclear else "features" if any(map(holds_features, places)) else "images"
     return "features" if any(map(holds_features, places)) else "images"
 
 

@@ -167,11 +167,11 @@ def test_an_open_quotation_mark_says_how_far_it_reaches(tmp_path):
     ("line", "message"),
     [
         (b"{", "no JSON"),
-        (b"[1, 2]", "must be an object"),
-        (b'{"text": 3, "label": "a"}', "is int, not text"),
+        (b"[1, 2]", "is no object"),
+        (b'{"text": 3, "label": "a"}', "of type int"),
         (b'{"label": "a"}', "no text"),
         (b'{"text": "x"}', "no label"),
-        (b'{"text": "x", "label": true}', "is bool"),
+        (b'{"text": "x", "label": true}', "of type bool"),
         (b'{"text": "\\ud800", "label": "a"}', "surrogates"),
         (b'{"text": "caf\xe9", "label": "a"}', "not UTF-8"),
         (b"[" * 100_000, "no JSON"),
@@ -266,9 +266,10 @@ def test_without_its_package_parquet_is_told(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"", "no column 'text'"),
+        ("t.csv", b"", "no first line with the names of its columns"),
         ("t.csv", b"text,label\n", "has no texts"),
-        ("t.jsonl", b"\n\n", "no column 'text'"),
+        ("t.jsonl", b"\n\n", "has no texts"),
+        ("t.jsonl", b"{\n[]\n", r"2 of 2 texts .* Line 1: it is no JSON.* Line 2: it is no object"),
         ("t.csv", "text,label\n".encode("utf-16"), "UTF-16"),
         ("t.csv", b'"text\n', "first line"),
         ("t.docx", b"PK", "no table of texts"),

@@ -58,7 +58,7 @@ def check_class_name(name: str) -> str:
     elif "/" in name or "\\" in name or name in (".", ".."):
         fault = "reads like a path"
     elif name == UNKNOWN:
-        fault = "is what predictions call images that are like nothing learnt"
+        fault = "is what predictions call samples that are like nothing learnt"
     if fault is not None:
         raise InputError(f"The class name {name[:_MAX_NAME]!r} {fault}. Rename the class.")
     return name

@@ -35,8 +35,9 @@ JSON_LINES, PARQUET, TXT = (".jsonl", ".ndjson"), ".parquet", ".txt"
 _FEATURES = ("features", "embedding")
 #: Bad lines that are named in the message.
 _TOLD = 5
-#: What bytes that are not UTF-8 become while a table is taken apart.
+#: What bytes that are not UTF-8 become while a table is taken apart, and what is said of them.
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
+_BYTES = "has bytes that are not UTF-8: save it as UTF-8."
 #: The longest cell is a setting of the whole process.
 _LIMIT = threading.Lock()
 
@@ -132,6 +133,10 @@ def read_texts(
         )
     listed = ", ".join(map(repr, names[:10])) or "none"
     text = _column(place, names, wanted[0], "texts", "--text-column")
+    if not names and suffix in LISTS:
+        raise InputError(f"{place} has no first line with the names of its columns.")
+    if not names and suffix in JSON_LINES:
+        text = wanted[0]  # its lines are bad, or there are none
     if text is None:
         hint = " It is separated by ';': write it with commas." if ";" in "".join(names[:1]) else ""
         raise InputError(
@@ -193,9 +198,9 @@ def _text(value: Any) -> str:
     if value is None:
         raise InputError("it has no text.")
     if not isinstance(value, str):
-        raise InputError(f"its text is {type(value).__name__}, not text.")
+        raise InputError(f"its text is no text, but of type {type(value).__name__}.")
     if _NOT_UTF8.search(value):
-        raise InputError("it has bytes that are not UTF-8.")
+        raise InputError(f"it {_BYTES}")
     return clean_text(value)
 
 
@@ -203,12 +208,12 @@ def clean_label(value: Any) -> str:
     """Return the name of a class in Unicode's composed form, without white space around it, or raise."""
     if isinstance(value, str):
         if _NOT_UTF8.search(value):
-            raise InputError("its label has bytes that are not UTF-8.")
+            raise InputError(f"the label {_BYTES}")
         value = unicodedata.normalize("NFC", value).strip()
     elif type(value) is int:
         value = str(value)
     elif value is not None:
-        raise InputError(f"its label is {type(value).__name__}, not text or a whole number.")
+        raise InputError(f"the label is of type {type(value).__name__}, not text or a whole number.")
     if not value:
         raise InputError("it has no label. Give all texts one, or leave the column out.")
     return check_class_name(value)
@@ -285,17 +290,17 @@ def _json_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
         if not line.strip():
             continue
         try:
-            if _NOT_UTF8.search(line):
-                raise ValueError("it has bytes that are not UTF-8")
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            rows.append((number, f"it is no JSON: {error}."))
+            rows.append(
+                (number, f"it {_BYTES}" if _NOT_UTF8.search(line) else f"it is no JSON: {error}.")
+            )
             continue
         if isinstance(value, dict):
             names |= dict.fromkeys(value)
             rows.append((number, value))
         else:
-            rows.append((number, f'it is {type(value).__name__}, and must be an object {{"text": …}}.'))
+            rows.append((number, 'it is no object {"text": …}.'))
     return list(names), iter(rows)
 
 
