@@ -5,7 +5,9 @@
 The trees are hard links of the photographs (or of generated ones) in the folders of ImageNet-100. Each
 run goes from images to the last phase in a process of its own, with a tiny network and two workers that
 decode; features go to disk. Counted is the PSS of the process and all that it has started, which divides
-shared memory among those who share it, five times a second; told is the most.
+shared memory among those who share it, five times a second; told is the most. A step of training takes
+its most for some milliseconds, which few steps may hide: all runs train on as many images, those of few
+images in more epochs.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--images", default="5000,50000", help="numbers of images")
     parser.add_argument("--method", default="acil")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=1, help="of the most images")
     parser.add_argument("--folder", type=Path, help="where the trees go; on the disk of the photographs")
     parser.add_argument("--out", type=Path, help="write the figures to this file, as JSON")
     options = parser.parse_args(argv)
@@ -115,12 +117,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for k, content in enumerate([path.read_bytes() for path in found] or map(photograph, range(8))):
             originals.append(folder / f"{k}.JPEG")
             originals[-1].write_bytes(content)
-        for number in (int(text) for text in options.images.split(",")):
+        numbers = [int(text) for text in options.images.split(",")]
+        for number in numbers:
+            epochs = options.epochs * max(numbers) // number
             tree = write_tree(folder / f"tree-{number}", originals, number)
-            run = peak_of_run(
-                tree, folder / f"run-{number}", options.workers, options.epochs, options.method
-            )
-            rows.append({"images": number, **run})
+            run = peak_of_run(tree, folder / f"run-{number}", options.workers, epochs, options.method)
+            rows.append({"images": number, "epochs": epochs, **run})
             print(
                 f"{number:7,} images: {run['pss'] / 2**20:6.0f} MiB in {run['seconds']:.0f} s",
                 flush=True,

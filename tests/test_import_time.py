@@ -35,6 +35,17 @@ def test_import_adds_little_to_torch_and_sklearn():
     raise AssertionError(f"importing took {package} and {classifier} s")
 
 
+def test_a_plan_of_imagenet_loads_no_sklearn(tmp_path):
+    """Torch takes most of the two seconds that a plan may take."""
+    loaded = python(
+        "import sys; from acil.cli import app; "
+        f"app(['bench', 'run', '--dataset', 'imagenet:{tmp_path}', '--dry-run', '--seeds', '0'], "
+        "standalone_mode=False); print(*({'torch', 'sklearn'} & set(sys.modules)))"
+    )
+    assert "1281167 training and 50000 test images" in loaded
+    assert loaded.split()[-1] == "torch"
+
+
 def test_import_loads_neither_torch_nor_sklearn():
     loaded = python(
         "import sys, acil; print(*({'torch', 'sklearn', 'numpy', 'acil'} & set(sys.modules)))"

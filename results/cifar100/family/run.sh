@@ -1,6 +1,6 @@
 #!/bin/sh
-# The rows of the analytic family: `run.sh heads`, `authors`, `tails`, `stream`, `trained` or `strict`, from the
-# root of the repository. DATA is the folder of CIFAR-100, OUT takes the records, PYTHON has acil and torch.
+# The rows of the analytic family: `run.sh heads`, `own`, `authors`, `tails`, `stream`, `trained` or `strict`, from
+# the root of the repository. DATA is the folder of CIFAR-100, OUT takes the records, PYTHON has acil and torch.
 # Side by side on one GPU; of frozen features every row can also be had on a CPU, one after the other.
 set -u
 DATA=${DATA:-data} OUT=${OUT:-runs/family} PYTHON=${PYTHON:-python}
@@ -27,11 +27,24 @@ heads)
         done
     done
     ;;
-authors)
+own)
+    # Widths and choices as published
     for seed in 0 1 2; do
-        bench authors-$seed --recipe authors --order natural --seeds $seed --phases 25 \
-            --method acil,ds-al,gkeal --set joint_check=false \
-            --backbone $networks/authors/natural-$seed.safetensors &
+        for recipe in paper strong; do
+            bench own-$recipe-$seed --recipe $recipe --order natural --seeds $seed --phases 5,10,25 \
+                --method ranpac,klda --set joint_check=false \
+                --backbone $networks/$recipe/natural-$seed.safetensors &
+        done
+    done
+    ;;
+authors)
+    # γ is the recipe's, of gkeal its own
+    for seed in 0 1 2; do
+        for methods in acil,ds-al gkeal; do
+            bench $methods-authors-$seed --recipe authors --order natural --seeds $seed --phases 25 \
+                --method $methods --set joint_check=false \
+                --backbone $networks/authors/natural-$seed.safetensors &
+        done
     done
     ;;
 tails)
@@ -50,11 +63,13 @@ stream)
 trained)
     base="--recipe paper --order seed1993 --seeds 0 --phases 5 --backbone $networks/paper/seed1993-0.safetensors"
     bench rotated-ewc $base --method rotated-ewc &
-    bench mergan-replay $base --method mergan --set settings.mergan_drawn=100 \
-        --set settings.mergan_generator_epochs=20 &
+    for form in replay alignment; do
+        bench mergan-$form $base --method mergan --set settings.mergan_form=$form \
+            --set settings.mergan_drawn=100 --set settings.mergan_generator_epochs=20 &
+    done
     ;;
 strict)
-    bench strict-seed1993-0 --recipe paper --order seed1993 --seeds 0 --phases 5 --memory strict \
+    bench strict-seed1993-0 --recipe paper --order seed1993 --seeds 0 --phases 5,10,25 --memory strict \
         --method icarl,bic,lucir,podnet --jobs 4
     ;;
 esac

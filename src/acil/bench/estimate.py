@@ -205,7 +205,7 @@ def seconds_per_image(prepared: PreparedRun) -> float:
 @cache
 def _flops(device: torch.device) -> float:
     """Return float64 operations a second of a matrix product, multiply and add counted as one."""
-    size = 1024 if device.type == "cpu" else 4096
+    size = 512 if device.type == "cpu" else 4096
     matrix = torch.ones(size, size, dtype=torch.float64, device=device)
     return size**3 / _timed(lambda: (matrix @ matrix)[0, 0].item())
 
@@ -273,13 +273,19 @@ def disk_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
     return len({job.seed for job in jobs}) * features + sum(states[: prepared.config.jobs])
 
 
-def check_room(prepared: PreparedRun, jobs: Sequence[Job], out: Path | None) -> None:
-    """Raise if a training of images or the files of a run cannot fit, before anything is computed."""
+def check_room(
+    prepared: PreparedRun, jobs: Sequence[Job], out: Path | None, training: int | None = None
+) -> None:
+    """Raise if a training of images or the files of a run cannot fit, before anything is computed.
+
+    ``training`` is `training_bytes`, where that is known.
+    """
     trains = prepared.data.train.has_pixels and (
         prepared.backbone is None or any(resolve(job.method).trains_network for job in jobs)
     )
     if trains and jobs:
-        needed, there = training_bytes(prepared, jobs), machine_bytes(torch.device("cpu"))
+        needed = training_bytes(prepared, jobs) if training is None else training
+        there = machine_bytes(torch.device("cpu"))
         if needed > there:
             raise MemoryTooSmallError(
                 f"Training needs about {needed / 2**30:.1f} GiB of this machine's memory, but there are "
@@ -402,8 +408,10 @@ def plan_of(
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
         f"{there / 2**30:.1f} GiB",
     ]
+    training = None
     if trained or any(later):
-        taken = f"memory: about {training_bytes(prepared, jobs) / 2**30:.2f} GiB for training"
+        training = training_bytes(prepared, jobs)
+        taken = f"memory: about {training / 2**30:.2f} GiB for training"
         if prepared.device.type == "cuda":
             taken += f", and {activation_bytes(prepared) / 2**30:.2f} GiB of the GPU"
         if files is not None:
@@ -421,10 +429,10 @@ def plan_of(
             f"on one of 500 x 375 pixels), by {files.workers} processes"
         )
     if trained:
-        training = prepared.recipe.training
+        plan = prepared.recipe.training
         lines.append(
-            f"base training: {trained / 1e6:.3g} million network inputs (all seeds; {training.epochs} "
-            f"epochs, {training.auxiliary.inputs_per_image} for an image and epoch)"
+            f"base training: {trained / 1e6:.3g} million network inputs (all seeds; {plan.epochs} "
+            f"epochs, {plan.auxiliary.inputs_per_image} for an image and epoch)"
         )
     if prepared.data.skipped:
         lines.append(f"left out: {len(prepared.data.skipped)} images that cannot be read")
@@ -438,7 +446,7 @@ def plan_of(
     text = "\n".join([*lines, f"{len(jobs)} job{'s' * (len(jobs) > 1)}{more}:", *described])
     try:
         check_memory(prepared, jobs)
-        check_room(prepared, jobs, folder or out)
+        check_room(prepared, jobs, folder or out, training)
     except InputError as error:
         return text, error
     return text, None

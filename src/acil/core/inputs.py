@@ -1,4 +1,7 @@
-"""Checks of what users give: arrays, which become tensors; and labels, which become columns."""
+"""Checks of what users give: arrays, which become tensors; and labels, which become columns.
+
+scikit-learn is imported where it checks: half a second that a plan of a benchmark would wait for.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    _check_n_features,
-    _check_sample_weight,
-    check_array,
-    column_or_1d,
-    validate_data,
-)
 from torch import Tensor
 
 from acil.core.parameters import MAX_GAMMA, invalid, is_number, number
@@ -98,6 +93,8 @@ class Rows:
             norm = float(torch.linalg.vector_norm(values, dtype=torch.float64))
             square = norm * norm
             if not np.isfinite(square):
+                from sklearn.utils.validation import check_array
+
                 # Words and details are scikit-learn's; values may be finite and merely huge.
                 array = block.double().cpu().numpy()
                 check_array(array, input_name="X", estimator="ACILClassifier")
@@ -162,6 +159,8 @@ def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     put in the order of ``feature_names_in_``, or named. The first data of a model (``reset``)
     set its ``n_features_in_`` and ``feature_names_in_``.
     """
+    from sklearn.utils.validation import _check_n_features, validate_data
+
     with input_errors():
         if isinstance(X, Rows):
             if not reset:
@@ -188,6 +187,8 @@ def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
     """Return the weights of samples, finite and not negative, as float64 on the CPU, or None."""
     if sample_weight is None:
         return None
+    from sklearn.utils.validation import _check_sample_weight
+
     with input_errors():
         if isinstance(sample_weight, Tensor):
             sample_weight = sample_weight.detach().double().cpu().numpy()
@@ -222,6 +223,8 @@ def _check_tensor(estimator: Any, X: Tensor, reset: bool) -> Tensor:
             f"Found array with 0 {what}(s) (shape={tuple(X.shape)}) while a minimum of 1 is required."
         )
     if reset or not _has_known_width(estimator, X):
+        from sklearn.utils.validation import validate_data
+
         validate_data(estimator, X, reset=reset, skip_check_array=True)
     return X.detach()
 
@@ -232,6 +235,8 @@ def check_labels(y: Any) -> Labels:
         raise InputError(
             "This ACILClassifier estimator requires y to be passed, but the target y is None."
         )
+    from sklearn.utils.validation import column_or_1d
+
     with input_errors():
         if isinstance(y, Tensor):
             y = y.detach().cpu()
@@ -383,6 +388,8 @@ def resolve_seed(random_state: Any) -> int:
             if not 0 <= int(random_state) < 2**63:
                 raise invalid("random_state", "an int from 0 to 2**63 - 1", random_state)
             return int(random_state)
+        from sklearn.utils import check_random_state
+
         return int(check_random_state(random_state).randint(2**31 - 1))
 
 

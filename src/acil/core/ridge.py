@@ -422,15 +422,19 @@ class Ridge:
             return
         k, W, (_, K, squares) = int(self.intercept), before.coef[int(self.intercept) :], self._products
         P, inner, change = P[k:].to(W), inner.to(W), inner.cpu().double()
-        (moment, mean), late = self.centred_moment(), self.latest
-        rows, Y = X[:, k:].to(W), Y.to(W)
+        late, rows, Y = self.latest, X[:, k:].to(W), Y.to(W)
+        grown = late.moment.T @ P
         if k:
+            mean = late.total / late.total_weight
+            grown -= torch.outer(late.target_total.to(W), mean @ P)
             # M grows by Σ w (x − μ) yᵀ with the new mean μ, less its change for each sample before.
             roots = X[:, 0].to(W)
             rows, old = rows - torch.outer(roots, mean), late.target_total.to(W) - roots @ Y
             Y = Y - torch.outer(roots, old / (late.total_weight - roots @ roots))
-        K = K + (moment.T @ P).cpu().double() @ change + (Y.T @ (rows @ W)).cpu().double()
-        cross = (W.T @ P).cpu().double() @ change
+        # One pass over the weights
+        cross, estimates = (W.T @ torch.cat([P, rows.T], dim=1)).split([P.shape[1], len(rows)], dim=1)
+        K = K + grown.cpu().double() @ change + (Y.T @ estimates.T).cpu().double()
+        cross = cross.cpu().double() @ change
         squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
         self._products = cast(Solution, self.solution), K, squares
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -171,8 +172,9 @@ class Discriminant:
     #: (I − K)⁻¹ and μ_iᵀS⁻¹μ_j.
     inverse: Tensor
     products: Tensor
-    #: Row c: the means that μ̃_c is made of, and the last row those of the centre.
-    means: Tensor
+    #: s_c, and what the centre is made of: μ̃_c is s_c μ_c and 1 − s_c of the centre.
+    drawn: Tensor
+    centre: Tensor
     #: μ̃_cᵀS⁻¹μ̃_c, of the centre in the last place.
     squares: Tensor
     spread: float
@@ -202,9 +204,14 @@ class Discriminant:
         present = torch.nonzero(weights > 0).flatten()
         n, kind = weights[present], moment.dtype
         r, share = n.sqrt(), n / n.sum()
-        K, squares = (part[present][:, present] for part in ridge.products())
+        K, squares = (
+            part if len(n) == len(part) else part[present][:, present] for part in ridge.products()
+        )
         K, squares = K / torch.outer(r, r), squares / torch.outer(r, r)
-        inverse, singular = torch.linalg.inv_ex(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
+        factor, singular = torch.linalg.cholesky_ex(
+            torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2
+        )
+        inverse = torch.cholesky_inverse(factor)
         if singular or float(inverse.norm()) * torch.finfo(kind).eps > _MOST_ROUNDING:
             raise SingularMatrixError(
                 f"Samples hardly differ within their classes, and γ = {model.gamma():.3g} is too small "
@@ -235,16 +242,24 @@ class Discriminant:
         size = len(moment) * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
         observed = max(1.0, total / (spread * max(float(q.sum()), 1e-300)))
         sensitivity = observed * (1 + size * (1 - float(drawn.min())))
-        centre = drawn / drawn.sum()
-        means = torch.cat([torch.outer(1 - drawn, centre) + drawn.diag(), centre.unsqueeze(0)])
-        products = (products + products.T) / 2
-        squares = torch.einsum("cj,jk,ck->c", means, products, means)
+        centre, products = drawn / drawn.sum(), (products + products.T) / 2
+        inner, rest = products @ centre, 1 - drawn
+        square = (centre @ inner).unsqueeze(0)
+        squares = drawn**2 * products.diagonal() + 2 * drawn * rest * inner + rest**2 * square
+        squares = torch.cat([squares, square])
         if not t:
             # No scatter is known, only γ: rows at right angles to those learnt are to be unlike
             v = mean_square(model) / (model.gamma() or 1.0) / 6
         shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
         v = v or 1.0
-        return cls(present, n, shares, base, inverse, products, means, squares, spread, v, sensitivity)
+        parts = present, n, shares, base, inverse, products, drawn, centre, squares
+        return cls(*parts, spread, v, sensitivity)
+
+    @cached_property
+    def means(self) -> Tensor:
+        """Row c: the means that μ̃_c is made of; the last row: those of the centre."""
+        drawn, centre = self.drawn, self.centre
+        return torch.cat([torch.outer(1 - drawn, centre) + drawn.diag(), centre.unsqueeze(0)])
 
     def condition(self, ridge: Ridge) -> float:
         """Return what rounding in the sums is multiplied by in the scores, at most."""
@@ -261,11 +276,12 @@ class Discriminant:
 
         ``offsets``, of shape (n_classes,), are the intercepts of the regression.
         """
-        r, relative = self.n.sqrt(), self.means[:-1] - self.means[-1]
+        r = self.n.sqrt()
         mixing = torch.zeros(len(offsets), len(offsets), dtype=torch.float64)
         intercept = torch.zeros(len(offsets), dtype=torch.float64)
-        # Column c: W / r · (I − K)⁻¹ / r · (μ̃_c − centre)
-        columns = self.inverse / torch.outer(r, r) @ relative.T / self.spread
+        # Column c: W / r · (I − K)⁻¹ / r · (μ̃_c − centre), and μ̃_c − centre is s_c (μ_c − centre)
+        columns = self.inverse / torch.outer(r, r)
+        columns = (columns - (columns @ self.centre).unsqueeze(1)) * (self.drawn / self.spread)
         mixing[self.present.unsqueeze(1), self.present] = columns
         halves = (self.squares[-1] - self.squares[:-1]) / 2
         shift = offsets.cpu().double()[self.present] - self.shares

@@ -58,7 +58,7 @@ def load(root: Path | None, *, published_as: str | None = None) -> Dataset:
     elif path.suffix not in _SUFFIXES:
         raise InputError(
             f"A file of features must end with {' or '.join(_SUFFIXES)}, or be a folder with train.npz "
-            f"and test.npz. Got {path}."
+            f"and test.npz. Got {path}{'' if path.exists() else ', which does not exist'}."
         )
     else:
         arrays = _read(path)

@@ -394,15 +394,17 @@ class _Source:
                 f"{self.root} has neither train/ nor {TRAIN_TAR}: images are those published. The two "
                 f"archives take {_ARCHIVES / 2**30:.0f} GiB, and are read as they are"
             )
-        for what, mean in (("train", round(TRAIN_IMAGES / 1000)), ("val", VAL_IMAGES // 1000)):
+        for what, images in (("train", TRAIN_IMAGES), ("val", VAL_IMAGES)):
             counts = [] if self.empty else self._counted(what)
             if len(counts) < len(self.wnids) and not self.empty:
                 notes.append(
                     f"{what}: the images of {len(counts)} of {len(self.wnids)} classes were counted; "
-                    f"for the others stands the official mean, {mean} a class"
+                    f"for the others stands the official mean, {images // 1000} a class"
                 )
             notes += _odd(what, self.wnids, counts)
-            counts += [mean] * (len(self.wnids) - len(counts))
+            # The mean of a class, so rounded that a thousand have the official number
+            stops = [k * images // 1000 for k in range(len(counts), len(self.wnids) + 1)]
+            counts += [stop - start for start, stop in pairwise(stops)]
             labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
             names, folder_of = np.zeros(len(labels), dtype="S1"), np.zeros(len(labels), dtype=np.int32)
             made.append((ImageSet(ImageFiles([""], folder_of, names, "outline", **options)), labels))

@@ -15,18 +15,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+import acil
+from acil import scale
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod, FrozenPlanning, own_images
-from acil.core.classifier import ACILClassifier
-from acil.core.files import pack, unpack
-from acil.core.parameters import check_parameters
+from acil.core import files
+from acil.core.parameters import PARAMETERS, check_parameters
 from acil.encoders.images.imageset import ImageSet
-from acil.scale import Group, partial_fit
+from acil.scale import Group
+
+if TYPE_CHECKING:
+    from acil import ACILClassifier
 
 #: Seed of the order of rows in which the joint fit sees all data.
 _JOINT_ORDER = 1
@@ -48,7 +54,7 @@ class ACILPlanning(FrozenPlanning):
         """
         group, phased = method.context.group, method.classifier
         method.make_room()
-        joint = ACILClassifier(**phased.get_params())
+        joint = acil.ACILClassifier(**phased.get_params())
         # In another order of rows: with the same one, a run of a single phase would differ by nothing.
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_JOINT_ORDER))
         images, labels = own_images(images.subset(order), labels[order], group)
@@ -80,18 +86,23 @@ class ACIL(FrozenMethod):
     grouping_free = True
     analytic_heads = 1
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, **parameters: Any) -> None:
         super().__init__(context)
-        self.classifier = new_classifier(context)
+        self.parameters = head_parameters(context, **parameters)
+
+    @cached_property
+    def classifier(self) -> ACILClassifier:
+        """The head, made when it is needed: a plan does not wait for scikit-learn."""
+        return acil.ACILClassifier(**self.parameters)
 
     def _state(self) -> dict[str, Any]:
         """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
         self.make_room()
-        return pack(self.classifier)
+        return files.pack(self.classifier)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         """Go on from sums that were saved; the network comes from the base phase's checkpoint."""
-        self.classifier = unpack(state, device=str(self.context.device))
+        self.classifier = files.unpack(state, device=str(self.context.device))
 
     def make_room(self) -> None:
         """Give the factor's memory to what comes next; the weights are kept."""
@@ -112,8 +123,8 @@ class ACIL(FrozenMethod):
         return classifier_memory(self.classifier)
 
 
-def new_classifier(context: Context, **parameters: Any) -> ACILClassifier:
-    """Return the untrained head that recipe, settings and the method itself ask for."""
+def head_parameters(context: Context, **parameters: Any) -> dict[str, Any]:
+    """Return the parameters of a head that recipe, settings and the method itself ask for, checked."""
     recipe, settings = context.recipe, context.settings
     asked = {
         "expansion_size": settings.get("expansion_size", recipe.expansion_size),
@@ -123,10 +134,16 @@ def new_classifier(context: Context, **parameters: Any) -> ACILClassifier:
         "scores": "ridge",
         "random_state": context.seed,
         "device": str(context.device),
+        **parameters,
     }
-    made = ACILClassifier(**asked | parameters)
-    check_parameters(made)
-    return made
+    defaults = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    check_parameters(SimpleNamespace(**defaults | asked))
+    return asked
+
+
+def new_classifier(context: Context, **parameters: Any) -> ACILClassifier:
+    """Return an untrained head of these parameters."""
+    return acil.ACILClassifier(**head_parameters(context, **parameters))
 
 
 def learn_phase(
@@ -153,7 +170,7 @@ def learn(
     if group is None:
         classifier.partial_fit(features, labels, sample_weight=weights)
     else:
-        partial_fit(classifier, features, labels, sample_weight=weights, group=group)
+        scale.partial_fit(classifier, features, labels, sample_weight=weights, group=group)
 
 
 def classifier_memory(classifier: ACILClassifier) -> MemoryUse:

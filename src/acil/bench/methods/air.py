@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.bench.methods.acil import ACIL, learn_phase, new_classifier
+from acil.bench.methods.acil import ACIL, learn_phase
 from acil.bench.methods.base import Context, Phase
 from acil.bench.methods.frozen_features import FrozenPlanning
 from acil.errors import InputError
@@ -81,5 +81,4 @@ class GAIR(ACIL):
     """ACIL with scores of balanced classes, from the sums."""
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.classifier = new_classifier(context, class_balance=1.0)
+        super().__init__(context, class_balance=1.0)

@@ -30,7 +30,7 @@ from typing import Any
 
 from torch import Tensor
 
-from acil.bench.methods.acil import ACIL, new_classifier
+from acil.bench.methods.acil import ACIL
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenPlanning
 from acil.errors import InputError
@@ -47,10 +47,9 @@ class GKEAL(ACIL):
     first_phase_matters = True
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
         own = self.recorded_settings(context.settings)
-        self.classifier = new_classifier(context, activation="gaussian", **own)
-        if self.classifier.expansion_size is None:
+        super().__init__(context, activation="gaussian", **own)
+        if self.parameters["expansion_size"] is None:
             raise InputError("gkeal needs centres. Give expansion_size a number.")
 
     @classmethod

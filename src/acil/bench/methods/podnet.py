@@ -40,7 +40,6 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.nn import functional
@@ -160,6 +159,9 @@ def imprinted_proxies(
     w_ck = ‖old‖ · centre k of normalise(f) over class c, ‖old‖ the mean norm of the old proxies. A
     class with fewer images than proxies repeats its centres.
     """
+    # Here, because a plan would wait for it.
+    from sklearn.cluster import KMeans
+
     n_proxies = old.shape[1]
     unit = functional.normalize(features)
     proxies = []

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.bench.methods.acil import ACIL, new_classifier
+from acil.bench.methods.acil import ACIL
 from acil.bench.methods.base import Context, Phase
 from acil.bench.methods.frozen_features import FrozenPlanning
 from acil.core.classifier import learnt_of
@@ -48,8 +48,7 @@ class RanPAC(ACIL):
     grouping_free = False
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.classifier = new_classifier(context, **self.recorded_settings(context.settings))
+        super().__init__(context, **self.recorded_settings(context.settings))
 
     @classmethod
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:

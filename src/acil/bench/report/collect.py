@@ -152,7 +152,8 @@ def _ignored(method: str) -> frozenset[str]:
     names |= set() if planning.trains_network else {"increment"}
     if not planning.analytic_heads:
         names |= {*METHOD_SETTINGS, *(f"recipe.{name}" for name in METHOD_SETTINGS)}
-    return frozenset(names) - known_settings
+    # A width may be its own, without an analytic head.
+    return frozenset(names) - known_settings - set(planning.recorded_settings({}))
 
 
 def known_method(name: str) -> Planning | None:

@@ -218,6 +218,10 @@ class ImageFiles:
         """
         reader = _Reader(self.view if size is None else self.view._replace(size=size), self._held)
         workers = self.workers if n_images > _FEW else 0
+        if workers:
+            # Workers begin with the memory of this process, also with what was freed and lies there, and
+            # keep it when this process writes to it.
+            _of_glibc("malloc_trim", 0)
         loader: DataLoader[Any] = DataLoader(
             reader,
             batch_sampler=batches,  # type: ignore[arg-type]
@@ -243,8 +247,13 @@ def _stay_small(worker: int) -> None:
     blocks that are freed, unless the size from which they go back to the system is fixed.
     """
     gc.freeze()
-    with suppress(AttributeError, OSError):  # of another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+    _of_glibc("mallopt", _M_MMAP_THRESHOLD, _LARGE_BLOCK)
+
+
+def _of_glibc(function: str, *numbers: int) -> None:
+    """Call a function of the C library; another one may not have it."""
+    with suppress(AttributeError, OSError):
+        getattr(ctypes.CDLL(None), function)(*numbers)
 
 
 class _Reader(Dataset[Tensor]):
