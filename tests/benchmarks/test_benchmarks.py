@@ -36,8 +36,7 @@ def test_every_measurement_runs_in_small_and_fills_the_page(tmp_path):
 
     page, out = tmp_path / "performance.md", tmp_path / "figures.json"
     shutil.copy(ROOT / "docs" / "performance.md", page)
-    done = run("benchmarks", "--quick", "--out", out, "--page", page)
-    assert done.returncode == 0, done.stderr
+    main(["--quick", "--out", str(out), "--page", str(page)])
     figures = json.loads(out.read_text())
     assert figures.keys() == MEASUREMENTS.keys()
     text = page.read_text()
@@ -124,6 +123,16 @@ def test_the_page_on_scale_says_what_its_plans_leave_out_and_which_are_old():
     figures = json.loads((ROOT / "docs" / "performance" / "cost-cuda.json").read_text())
     # The core was rewritten on 16 November 2026.
     assert (figures["environment"]["date"] < "2026-11-16") == ("older than the present core" in page)
+
+
+def test_memory_of_runs_on_image_files_does_not_follow_their_number():
+    page = " ".join((ROOT / "docs" / "imagenet.md").read_text().split())
+    figures = json.loads((ROOT / "docs" / "performance" / "footprint.json").read_text())
+    few, many = figures["rows"]
+    assert many["images"] == 10 * few["images"] == 50_000
+    assert many["pss"] - few["pss"] < 50e6
+    told = [f"{row['pss'] / 2**20:.0f}" for row in (few, many)]
+    assert f"at most {told[0]} MiB with 5,000 images and {told[1]} with 50,000" in page
 
 
 def test_more_processes_share_out_rows_but_not_solving():
