@@ -266,10 +266,16 @@ def commands(document: Path) -> list[list[str]]:
     return [words[1:] for words in lines if words[:1] == ["acil"]]
 
 
+@pytest.fixture(scope="module")
+def tree() -> Any:
+    """All commands and their options."""
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_and_their_options_exist(document):
+def test_commands_and_their_options_exist(document, tree):
     for words in commands(document):
-        command: Any = typer.main.get_command(app)
+        command = tree
         while getattr(command, "commands", None):
             command, words = command.commands[words[0]], words[1:]
         known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}

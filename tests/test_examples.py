@@ -1,27 +1,27 @@
 """The examples do what they say."""
 
-import os
 import re
 import subprocess
-import sys
+import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from support.forks import finished
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = EXAMPLES / "digits.py"
 
 
 def run(source: str) -> subprocess.CompletedProcess[str]:
-    # One thread: the matrices are small, and threads that wait for a busy core cost more than they gain.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", source],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-    )
+    """Run a script, in which warnings are errors."""
+    return finished(main=partial(execute, source))
+
+
+def execute(source: str) -> None:
+    warnings.simplefilter("error")
+    exec(compile(source, "example", "exec"), {"__name__": "__main__"})
 
 
 @pytest.fixture(scope="module")

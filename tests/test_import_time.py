@@ -6,7 +6,7 @@ import sys
 #: Seconds that acil may add to what importing torch and scikit-learn takes anyway.
 PACKAGE_SECONDS = 0.3
 CLASSIFIER_SECONDS = 1.5
-RUNS = 2
+RUNS = 5
 
 TIMER = """
 import time
@@ -27,11 +27,12 @@ def python(source: str) -> str:
 
 
 def test_import_adds_little_to_torch_and_sklearn():
-    # The fastest of some runs: a busy machine makes imports slower, never faster.
-    runs = [[float(seconds) for seconds in python(TIMER).split()] for _ in range(RUNS)]
-    package, classifier = (min(seconds) for seconds in zip(*runs, strict=True))
-    assert package <= PACKAGE_SECONDS
-    assert classifier <= CLASSIFIER_SECONDS
+    # Tried again, because a busy machine makes imports slower; nothing makes them faster.
+    for _ in range(RUNS):
+        package, classifier = map(float, python(TIMER).split())
+        if package <= PACKAGE_SECONDS and classifier <= CLASSIFIER_SECONDS:
+            return
+    raise AssertionError(f"importing took {package} and {classifier} s")
 
 
 def test_a_plan_of_imagenet_loads_no_sklearn(tmp_path):

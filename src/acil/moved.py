@@ -14,6 +14,7 @@ MOVED = {
     "acil.classifier": "acil.core.classifier",
     "acil.distributed": "acil.scale",
     "acil.export": "acil.growing.export",
+    "acil.growing.undo": "acil.growing.history",
     "acil.images": "acil.growing",
     "acil.images.classifier": "acil.growing.images",
     "acil.images.features": "acil.encoders.tables",

@@ -1,7 +1,6 @@
 """Networks that others have trained, features, and the benchmark from Python."""
 
 import shutil
-import subprocess
 import sys
 import types
 
@@ -14,6 +13,7 @@ import acil.bench
 from acil.bench.methods import available, resolve
 from acil.bench.report import write_report
 from acil.errors import InputError
+from support.forks import finished
 from support.pictures import Pooled, draw
 from support.running import command, records, timeless, write_features
 
@@ -182,14 +182,8 @@ def test_classes_in_the_current_folder_are_found(folder, tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     arguments = ["--dataset", f"imagefolder:{folder}", "--method", "mine:Mine", "--phases", "2"]
     arguments += ["--backbone", "mine:Average", "--recipe", "pretrained", "--set", "data.size=8"]
-    # -P: as the installed command, which does not look into the current folder by itself.
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "acil", "bench", "run", *arguments, "--dry-run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # As the installed command, which does not look into the current folder by itself.
+    done = finished("bench", "run", *arguments, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mine:Mine, seed 0" in done.stdout
 

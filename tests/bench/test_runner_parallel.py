@@ -13,6 +13,7 @@ from acil.bench.config import make_config
 from acil.bench.estimate import longest_first
 from acil.bench.prepare import prepare
 from acil.bench.training.loop import train
+from support.forks import forks
 from support.running import DIGITS, command, records, timeless
 
 #: A user's own methods, for which every process imports this file.
@@ -24,7 +25,7 @@ from acil.bench.methods import base_network
 from acil.bench.methods.acil import ACIL
 from acil.bench.methods.lucir import LUCIR
 
-NOTES = Path(os.environ["NOTES"])
+NOTES = Path(__file__).with_name("notes")
 train = base_network.train
 
 
@@ -84,7 +85,6 @@ class Meets(LUCIR):
 def own(tmp_path, monkeypatch):
     """Make the methods known to this process and those that it starts; return the file of notes."""
     (tmp_path / "own_methods.py").write_text(OWN)
-    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("acil.bench.report._draw", lambda *_: [])
     # What the file replaces when it is imported.
@@ -93,12 +93,18 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("own_methods", None)
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Fork the processes of jobs, which start anew otherwise: that takes seconds for each."""
+    monkeypatch.setattr("acil.bench.runner.multiprocessing.get_context", lambda _: forks())
+
+
 def sorted_records(folder):
     return sorted(timeless(folder), key=str)
 
 
 @pytest.mark.parametrize("seeds", ["0", pytest.param("0,1", marks=pytest.mark.slow)])
-def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, tmp_path, seeds):
+def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, forked, tmp_path, seeds):
     arguments = (*DIGITS, "--seeds", seeds, "--method", "own_methods:Twin,own_methods:Other")
     assert command(*arguments, "--out", tmp_path / "alone").exit_code == 0
     own.unlink()
@@ -124,7 +130,7 @@ def test_base_networks_of_methods_own_are_trained_side_by_side(own, tmp_path):
     assert result.exit_code == 0, result.stderr
 
 
-def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
+def test_job_that_fails_is_reported_and_the_others_go_on(own, forked, tmp_path):
     methods = "own_methods:Dies,own_methods:Fails,own_methods:Twin"
     arguments = (*DIGITS, "--seeds", "0", "--method", methods, "--out", tmp_path / "run")
     result = command(*arguments, "--jobs", "2")

@@ -9,7 +9,7 @@ import pytest
 from acil import ImageClassifier
 from acil.errors import GateError, InputError
 from acil.growing import Gate, ModelFile
-from acil.growing.undo import kept_states
+from acil.growing.history import kept_states
 from support.commands import acil
 from support.pictures import draw, network
 

@@ -10,8 +10,8 @@ from acil import load
 from acil.core.files import describe
 from acil.errors import InputError, ModelFileError
 from acil.growing import ModelFile
+from acil.growing.history import kept_states
 from acil.growing.modelfile import signature_of
-from acil.growing.undo import kept_states
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from acil import ImageClassifier
 from acil.errors import InputError
 from acil.growing import snapshot
+from acil.growing.history import kept_states, undo
 from acil.growing.snapshot import Tracker
-from acil.growing.undo import kept_states, undo
 from support.pictures import draw, network
 
 

@@ -8,7 +8,7 @@ from acil.core.files.header import require_whole
 from acil.core.files.writing import replacing
 from acil.errors import InputError, ModelFileError
 from acil.growing import undo
-from acil.growing.undo import keep_state, kept_states, remove_states
+from acil.growing.history import keep_state, kept_states, remove_states
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from acil.core.files import describe, load, locked
 from acil.core.files.reading import cannot_read
 from acil.errors import ModelFileError
 from acil.growing import modelfile
-from acil.growing.undo import kept_states
+from acil.growing.history import kept_states
 from acil.serve.api import PAGES
 from acil.serve.uploads import Item, shown_name
 from support.pictures import draw, network

@@ -1,5 +1,6 @@
 """The line: batches form, requests take turns by cost, too much is refused, answers stay the same."""
 
+import math
 import threading
 import time
 
@@ -104,6 +105,20 @@ def test_batch_has_no_more_than_its_cost_unless_one_has_more(line, gate):
     assert [batch for batch in embedder.batches if dear in batch] == [[dear]]
     assert max(map(len, embedder.batches)) <= 3
     assert len(embedder.batches) <= 6
+
+
+def test_what_is_read_ahead_of_a_flood_holds_up_no_request_of_many(line, gate):
+    """A client whose images are many and dear has had what went through the network, and no more."""
+    embedder = Recorder(gate)
+    made = line(embedder, max_images=8, batch_cost=10, max_decoded=math.inf)
+    flood = made.submit("a", [image(1, cost=10)] * 40, answered)
+    time.sleep(0.2)  # all of it is read
+    honest = made.submit("b", [image(2, cost=1)] * 10, answered)
+    time.sleep(0.2)
+    gate.set()
+    assert honest.result(10) == [2.0] * 10
+    assert flood.result(10) == [1.0] * 40
+    assert max(i for i, batch in enumerate(embedder.batches) if 2 in batch) <= 5
 
 
 def test_images_of_a_request_keep_their_order(line, gate):

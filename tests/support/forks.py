@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
@@ -59,13 +60,14 @@ def _call(connection, function, arguments):
 class Command:
     """`acil` as a process, with what tests use of `subprocess.Popen`; what it says goes to files.
 
-    ``before`` is called in the process, before the command.
+    ``before`` is called in the process before the command, and ``main`` in place of it.
     """
 
-    def __init__(self, *arguments, cwd, said, environment=None, before=None):
+    def __init__(self, *arguments, cwd, said, environment=None, before=None, main=None):
         self.stdout, self.stderr = Path(f"{said}.out"), Path(f"{said}.err")
         environment = {**os.environ, **(environment or {})}
-        content = (list(map(str, arguments)), cwd, environment, self.stdout, self.stderr, before)
+        arguments = list(map(str, arguments))
+        content = (cwd, environment, self.stdout, self.stderr, before, main or partial(_acil, arguments))
         self._process = forks().Process(target=_run, args=content)
         self._process.start()
         self.pid = self._process.pid
@@ -98,7 +100,7 @@ def finished(*arguments, cwd=".", **options):
     return subprocess.CompletedProcess(arguments, process.returncode, *texts)
 
 
-def _run(arguments, cwd, environment, stdout, stderr, before):
+def _run(cwd, environment, stdout, stderr, before, main):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
@@ -110,6 +112,10 @@ def _run(arguments, cwd, environment, stdout, stderr, before):
     multiprocessing.set_start_method(default, force=True)
     if before is not None:
         before()
+    main()
+
+
+def _acil(arguments):
     from acil.cli import main
 
     sys.argv = ["acil", *arguments]

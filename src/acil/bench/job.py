@@ -119,7 +119,8 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
         method = planning(context)
         own_base = planning.base_training(context)[0] != SHARED_BASE
         recorder = None if directory is None else Recorder(prepared, job, directory)
-        tasks = prepared.protocol.tasks(prepared.data, job)
+        protocol, title = prepared.protocol, job.title
+        tasks = protocol.tasks(prepared.data, job)
         learnt = _restore(prepared, method, None if recorder is None else recorder.saved_state())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
         with _together(prepared.group):
@@ -127,7 +128,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
             course = []
             # A run without base classes begins with its first increment.
             number = index if prepared.base else index + 1
-            for part in prepared.protocol.parts(prepared.data, tasks, index, number):
+            for part in protocol.parts(prepared.data, tasks, index, number):
                 with _base_training(prepared, job, None if own_base else directory, index):
                     method.learn(part.phase)
                 tested = torch.nonzero(torch.isin(prepared.data.test_labels, part.seen)).flatten()
@@ -142,7 +143,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
                 recorder.state.save_if_due(index, method.state_dict)
         if prepared.progress is not None:
             prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, share))
-        logger.info("%s, phase %d: %d classes seen", job.title, index, n_seen)
+        logger.info("%s, phase %d: %d classes seen", title, index, n_seen)
     with _together(prepared.group):
         data, joint = prepared.data, {}
         if prepared.config.joint_check:
@@ -195,9 +196,11 @@ class Recorder:
     """Writes the records of one job; what a resumed job had written stays as it is."""
 
     def __init__(self, prepared: PreparedRun, job: Job, directory: RunDirectory) -> None:
-        self.records, self.prepared = directory.records, prepared
+        self.records, self.data, self.protocol = directory.records, prepared.data, prepared.protocol
         #: K → its grouping, and which phases of the job are the last ones of its phases.
         self.covers = {k: (grouping, _last_phases(grouping, job)) for k, grouping in job.covers.items()}
+        #: K → classes seen after each of its phases.
+        self.seen = {k: ends(grouping) for k, grouping in job.covers.items()}
         self.labels = {k: prepared.labels(job, k) for k in job.covers}
         self.name = digest({"labels": list(self.labels.values())})
         self.state = StateFile(directory.checkpoint() / f"state-{self.name}.safetensors")
@@ -225,8 +228,7 @@ class Recorder:
 
     def phase(self, phase: int, tests: Tests, memory: MemoryUse, seconds: float) -> None:
         """Record what one phase of the job gave, for each grouping that has a phase ending here."""
-        ended, protocol = time.time(), self.prepared.protocol
-        more = protocol.measured(self.prepared.data, tests)
+        ended, more = time.time(), self.protocol.measured(self.data, tests)
         self.seconds.setdefault(phase, seconds)
         for k, (grouping, lasts) in self.covers.items():
             if phase not in lasts:
@@ -238,7 +240,7 @@ class Recorder:
                 "kind": "phase",
                 **self.labels[k],
                 "phase": index,
-                "classes_seen": ends(grouping)[index],
+                "classes_seen": self.seen[k][index],
                 "accuracy": accuracy(tests.predictions, tests.answers),
                 "base_accuracy": by_origin[0],
                 "accuracy_by_origin": list(by_origin),
@@ -274,7 +276,7 @@ class Recorder:
                     "forgetting": base[0] - base[-1],
                     "memory": rows[-1]["memory"],
                     "seconds": sum(row["seconds"] for row in rows),
-                    **self.prepared.protocol.summarised(self.prepared.data, rows),
+                    **self.protocol.summarised(self.data, rows),
                     **joint,
                 }
             )

@@ -41,15 +41,13 @@ def require_gate(held_out: Path | None, max_drop: float | None) -> None:
 
 
 def gate_of(
-    held_out: Path | None,
+    held_out: Path,
     max_drop: float | None,
     file: Any,
     begin: Any,
     columns: Columns = (None, None),
 ) -> Any:
-    """Return the gate of a change of this model file, None without held-out samples."""
-    if held_out is None:
-        return None
+    """Return the gate of a change of this model file."""
     from acil.growing.gate import MAX_DROP, Gate
 
     found = given([held_out], model=file.path, columns=columns)
@@ -57,9 +55,9 @@ def gate_of(
     return Gate(samples, MAX_DROP if max_drop is None else max_drop)
 
 
-def tell_measured(measured: Mapping[str, Any] | None) -> None:
-    """Say what a gate has measured, if there is one."""
-    if measured is not None and "accuracy" in measured:
+def tell_measured(measured: Mapping[str, Any]) -> None:
+    """Say what a gate has measured."""
+    if "accuracy" in measured:
         number = counted(int(measured["samples"]), "held-out sample")
         before = (
             f"; of the classes known before {measured['after']:.2f} %, before {measured['before']:.2f} %"

@@ -190,10 +190,10 @@ def _kind_of(
     places: list[Path], encoder: str | None, columns: Columns
 ) -> Literal["images", "text", "features"]:
     """Say what these places hold: by flags, by what is in them, and for tables by the model."""
-    from acil.encoders.images.listing import LISTS, holds_features
+    from acil.encoders.images.listing import LISTS, holds_features, holds_images
     from acil.encoders.text.tables import is_text_table
 
-    if any(columns) or any(map(is_text_table, places)):
+    if any(columns) or any(is_text_table(place) for place in places if not holds_images(place)):
         return "text"
     if encoder == "text":
         # A table without the column, and a folder of nothing, are told by whoever reads them.

@@ -20,6 +20,7 @@ from acil.cli.shared import (
     counted,
     echo_json,
     plain,
+    process_count,
     short,
     shown_progress,
     table,
@@ -66,10 +67,9 @@ def learn(
     anew.
     """
     from acil.growing import ModelFile
-    from acil.scale import launched
 
     start = time.perf_counter()
-    if launched():
+    if process_count() > 1:
         raise InputError(
             "torchrun does not go with acil learn. Let processes learn shares of the samples into files "
             "of their own, and add these up with acil merge."
@@ -77,7 +77,8 @@ def learn(
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     _require_new(model, chosen)
-    require_gate(gate, max_drop)
+    if gate is not None or max_drop is not None:
+        require_gate(gate, max_drop)
     columns, asked = (text_column, label_column), dict(chosen)
 
     def work(classifier: Any) -> Any:
@@ -105,7 +106,8 @@ def learn(
         file = ModelFile(model, new=lambda: new, backbone=network, track=track, undo=undo)
         # Before the lock: features take longest, and other processes may change the model meanwhile.
         learnt = found.prepared(new if anew else file, begin, skip_bad, HEAD)
-        file.gate = gate_of(gate, max_drop, file, begin, columns)
+        if gate is not None:
+            file.gate = gate_of(gate, max_drop, file, begin, columns)
         begin(HEAD)
         change = file.learn_anew(learnt) if anew else file.change("learn", work)
     report, thing = change.report, change.after.thing
@@ -130,7 +132,8 @@ def learn(
     )
     if anew:
         tell(f"learnt anew with the network {change.after.source}; the model before had another")
-    tell_measured(change.measured)
+    if change.measured is not None:
+        tell_measured(change.measured)
     _tell_gamma(model)
     states = file.undo_left
     if states:
@@ -260,13 +263,15 @@ def forget(
     """
     from acil.growing import ModelFile
 
-    require_gate(gate, max_drop)
+    if gate is not None or max_drop is not None:
+        require_gate(gate, max_drop)
     columns = text_column, label_column
     found = given(samples, class_name, model=model, columns=columns)
     file = ModelFile(model, backbone=backbone, undo=undo)
     with shown_progress() as begin:
         gone = found.prepared(file, begin)
-        file.gate = gate_of(gate, max_drop, file, begin, columns)
+        if gate is not None:
+            file.gate = gate_of(gate, max_drop, file, begin, columns)
         begin(HEAD)
         change = file.forget(gone)
     report, tracker = change.report, change.after.tracker
@@ -285,7 +290,8 @@ def forget(
     if tracker.known(gone.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
-    tell_measured(change.measured)
+    if change.measured is not None:
+        tell_measured(change.measured)
     tell(
         f"Receipt: {receipts}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies."

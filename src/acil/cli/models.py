@@ -223,10 +223,12 @@ def merge(
     from acil.growing import ModelFile
 
     require_free(out, force)
-    require_gate(gate, max_drop)
+    if gate is not None or max_drop is not None:
+        require_gate(gate, max_drop)
     file = ModelFile(out)
     with shown_progress() as begin:
-        file.gate = gate_of(gate, max_drop, ModelFile(models[0]), begin)
+        if gate is not None:
+            file.gate = gate_of(gate, max_drop, ModelFile(models[0]), begin)
         begin("merging")
         change = file.merge(models, force=force)
     totals = change.after.totals
@@ -236,7 +238,8 @@ def merge(
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
-    tell_measured(change.measured)
+    if change.measured is not None:
+        tell_measured(change.measured)
     tell_recoverable(out, sum(change.report.counts.values()), f"{models[0]} and {out}")
 
 
@@ -324,7 +327,7 @@ def export(
 def _private(model: Path, path: Path, epsilon: float | None, delta: float) -> dict[str, Any]:
     from acil.core.files import describe, save
     from acil.growing import ModelFile
-    from acil.growing.undo import remove_states
+    from acil.growing.history import remove_states
 
     # First the model, which then knows of the release even if that cannot be written.
     release = ModelFile(model).release(epsilon or 0.0, delta)

@@ -105,9 +105,14 @@ def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def process_count() -> int:
+    """Return how many processes torchrun has started, this one among them."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
 def is_rank_zero() -> bool:
     """Say whether this process prints and writes: the only one, or the first of several."""
-    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+    return process_count() == 1 or os.environ["RANK"] == "0"
 
 
 def stop_on_sigterm() -> None:

@@ -802,15 +802,21 @@ def draft_of(clf: _Classifier) -> _Classifier:
     return new
 
 
-def adopt(clf: ACILClassifier, learnt: Learnt, draft: ACILClassifier | None = None) -> None:
-    """Replace what a classifier has learnt, and what a draft of it knows of its features.
+#: What a classifier knows of its features
+_OF_FEATURES = ("n_features_in_", "feature_names_in_", "backbone_")
 
-    Other threads see all of it or nothing: the content of an object is one reference.
+
+def adopt(clf: ACILClassifier, learnt: Learnt, draft: ACILClassifier | None = None) -> None:
+    """Replace what a classifier has learnt, and by what a draft of it knows, what it knows of features.
+
+    One call sets all attributes, so that another thread or an interrupt finds all of it or nothing.
     """
-    draft = clf if draft is None else draft
+    known = (clf if draft is None else draft).__dict__
+    features = {name: known[name] for name in _OF_FEATURES if name in known}
     with lock_of(clf):
-        draft._state = learnt
-        clf.__dict__ = draft.__dict__
+        clf.__dict__.update(features, _state=learnt)
+        if "feature_names_in_" not in features:
+            clf.__dict__.pop("feature_names_in_", None)
 
 
 def ledger_before(clf: ACILClassifier) -> dict[str, Any] | None:

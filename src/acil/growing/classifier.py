@@ -23,9 +23,9 @@ from acil.encoders.images.listing import check_class_name, first_of
 from acil.encoders.samples import Samples
 from acil.encoders.stored import FromFeaturesError, absolute, located, require_identity, without_folder
 from acil.errors import InputError, NotFittedError
+from acil.growing.history import keep_state, kept_states, remove_states, require_access
 from acil.growing.results import Evaluation, Prediction, Report, Shown
 from acil.growing.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
-from acil.growing.undo import keep_state, kept_states, remove_states, require_access
 from acil.privacy import privatize
 
 logger = logging.getLogger(__name__)

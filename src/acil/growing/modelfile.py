@@ -24,12 +24,11 @@ from acil.encoders.stored import network_of
 from acil.encoders.text import TextEncoder
 from acil.errors import InputError, ModelFileError
 from acil.growing.classifier import Classifier, Progress
-from acil.growing.history import Entry, history_of, record
+from acil.growing.history import Entry, history_of, kept_states, record, remove_states, undo
 from acil.growing.images import ImageClassifier
 from acil.growing.results import Report
 from acil.growing.snapshot import Snapshot
 from acil.growing.texts import TextClassifier
-from acil.growing.undo import kept_states, remove_states, undo
 from acil.privacy.receipts import file_hash, receipts_file, write_receipt
 
 #: Identifies one version of a file.

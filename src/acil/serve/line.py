@@ -75,6 +75,7 @@ class Line:
         limit: int,  # cost of the images of one client
         max_images: int = 8,  # of a batch
         batch_cost: float = math.inf,  # of a batch, unless one image has more
+        max_decoded: float | None = None,  # images that wait for the network; None: those of a batch
         decoders: int = 2,  # threads for images of any size; one more decodes small ones only
         on_batch: Callable[[int], None] = lambda images: None,  # told the size of each batch
     ) -> None:
@@ -83,6 +84,7 @@ class Line:
         self._limit = limit
         self._max_images = max_images
         self._batch_cost = batch_cost
+        self._max_decoded = max_images if max_decoded is None else max_decoded
         self._on_batch = on_batch
         self._requests: dict[_Request, None] = {}
         #: What each client has had since it joined the line.
@@ -111,14 +113,8 @@ class Line:
         with self._changed:
             if self._closed:
                 raise RuntimeError("The line is closed.")
-            # Who joins starts level with those that have had least; what is not yet classified does not
-            # count, or a client that always has something large here would be as early as a new one.
-            had = Counter(self._served)
-            for other, _, _, cost in self._decoded:
-                had[other.client] -= cost
-            for other_client, image in self._decoding:
-                had[other_client] -= image.cost
-            self._served.setdefault(client, min(had.values(), default=0))
+            # Who joins starts level with those that have had least.
+            self._served.setdefault(client, min(self._had().values(), default=0))
             served = min((r.served for r in self._requests if r.client == client), default=0)
             request = _Request(
                 client,
@@ -161,6 +157,20 @@ class Line:
             refused.append((heaviest, 429 if most > self._limit else 503))
             self._remove(heaviest)
 
+    def _had(self) -> Counter[str]:
+        """Return what each client has had without what is not yet classified.
+
+        With it, a client that always has something large here would be as early as a new one.
+        """
+        had = Counter(self._served)
+        for request, _, _, cost in self._decoded:
+            if request in self._requests:
+                had[request.client] -= cost
+        for client, image in self._decoding:
+            if client in had:
+                had[client] -= image.cost
+        return had
+
     def _remove(self, request: _Request) -> bool:
         """Take a request out of the line; say whether it was there: who removes it answers it."""
         if request not in self._requests:
@@ -177,7 +187,7 @@ class Line:
     def _next(self, large: bool) -> tuple[_Request, int, Waiting] | None:
         """Return the image whose turn it is, None if none can be decoded now."""
         self._drop_cancelled()
-        full = len(self._decoded) >= self._max_images
+        full = len(self._decoded) >= self._max_decoded
         ready = [
             r
             for r in self._requests
@@ -231,7 +241,8 @@ class Line:
                         return
                     self._changed.wait()
                 waiting = [entry for entry in self._decoded if entry[0] in self._requests]
-                waiting.sort(key=lambda entry: (self._served[entry[0].client], entry[0].served))
+                had = self._had()
+                waiting.sort(key=lambda entry: (had[entry[0].client], entry[0].served))
                 costs = accumulate(cost for *_, cost in waiting[: self._max_images])
                 number = max(1, sum(cost <= self._batch_cost for cost in costs))
                 batch, self._decoded = waiting[:number], waiting[number:]

@@ -72,6 +72,7 @@ class Service:
             limit=self.kind.largest_cost,
             max_images=self.kind.batch,
             batch_cost=self.kind.batch_cost,
+            max_decoded=self.kind.decoded,
             decoders=self.kind.decoders,
             on_batch=self.metrics.batch,
         )

@@ -145,8 +145,8 @@ def test_distillation_follows_the_mean_score_of_the_teachers():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_training_learns_leaves_no_trace_and_is_repeatable(name):
-    images, labels = problem(300)
-    plain = dataclasses.replace(SHORT, epochs=8, learning_rate=0.1)
+    images, labels = problem(200)
+    plain = dataclasses.replace(SHORT, epochs=6, learning_rate=0.1)
     settings = dataclasses.replace(plain, auxiliary=TASKS[name])
     network = fit(make_network(), images, labels, settings)
     assert network.state_dict().keys() == make_network().state_dict().keys()

@@ -90,11 +90,11 @@ class Checkpoint:
         """
         self._last = time.monotonic()
         try:
+            if not self.path.exists():
+                return None
             content, stored = self._read()
             position = Position(**content["position"])
             before = dict(content["identity"])
-        except FileNotFoundError:
-            return None
         except OSError as error:
             raise ModelFileError(
                 f"Cannot read the checkpoint {self.path}: {error.strerror}. Make it readable, or remove "

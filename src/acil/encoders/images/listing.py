@@ -137,6 +137,15 @@ def holds_features(path: str | os.PathLike[str]) -> bool:
             raise InputError(f"Cannot read {place} as CSV: {error}.") from None
 
 
+def holds_images(path: str | os.PathLike[str]) -> bool:
+    """Say whether a path is a folder with files named like images in it, or in a folder in it."""
+    place = Path(path)
+    if not place.is_dir():
+        return False
+    folders = [place, *(folder for folder in place.glob("[!.]*") if folder.is_dir())]
+    return any(_is_image(file.name) for folder in folders for file in folder.glob("[!.]*"))
+
+
 def images_and_labels(
     source: Given, labels: str | Sequence[str] | None
 ) -> tuple[list[Source], list[str]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from acil.encoders.images.embedder import UnreadableError
-from acil.encoders.images.listing import LISTS, SUFFIXES, check_class_name, delimiter_of, existing
+from acil.encoders.images.listing import LISTS, check_class_name, delimiter_of, existing, holds_images
 from acil.encoders.text.encoder import clean_text
 from acil.errors import InputError, MissingExtraError
 
@@ -363,11 +363,7 @@ def _text_files(folder: Path) -> list[Path]:
 
 
 def _holds_texts(folder: Path) -> bool:
-    places = [folder, *_folders(folder)]
-    for place in places:
-        if any(_entries(place, lambda entry: Path(entry.name).suffix.lower() in SUFFIXES)):
-            return False
-    return any(map(_text_files, places))
+    return not holds_images(folder) and any(map(_text_files, [folder, *_folders(folder)]))
 
 
 def _folder_rows(folder: Path) -> tuple[bool, Iterator[Row]]:
