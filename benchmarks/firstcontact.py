@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, help="folder for vectors, to be used again")
     parser.add_argument("--sets", nargs="*", default=TABLES, choices=TABLES)
     parser.add_argument("--models", nargs="*", default=[*OURS, *REFERENCES])
-    parser.add_argument("--seeds", type=int, default=5, help="random splits of each table")
+    parser.add_argument("--seeds", type=int, default=20, help="random splits of each table")
     parser.add_argument("--record", type=Path, help="JSON file that figures are added to")
     parser.add_argument("--before", type=Path, help="record of the rule before")
     parser.add_argument("--page", type=Path)

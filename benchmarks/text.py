@@ -299,7 +299,7 @@ def page(record: dict[str, Any]) -> str:
         text = (
             "75 intents with all their sentences, then k examples of each of the 75 others: recall of "
             f"the newer intents, and of the older ones then, in percent, means of {SEEDS} draws. The "
-            "others are fitted again on all sentences."
+            "others are fitted again on all sentences; the former rule chose γ by cross-validation alone."
         )
         pairs = paired(record["few"])
         told = ", ".join(f"k = {k} {mean:+.1f} ± {error:.1f}" for k, (mean, error) in pairs.items())

@@ -81,7 +81,7 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     coef, offsets = head.ridge.coefficients()
     ridge_scores = torch.from_numpy(rows) @ coef + offsets
     leverages = head.ridge.leverage(torch.from_numpy(rows))
-    scores, distances, shares = Discriminant.of(head).left_out(
+    scores, distances, shares, farther = Discriminant.of(head).left_out(
         ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
     )
     _, drawn = reference(rows, Y, 2.0, rows, weights)
@@ -101,6 +101,29 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
         assert float(distances[i]) * (1 + 1 / rest[best == Y].sum()) == pytest.approx(nearest, rel=1e-6)
     n = np.array([weights[y == Y].sum() for y in Y])
     np.testing.assert_allclose(shares.numpy(), (n - np.minimum(weights, 1)) / n)
+    s = Discriminant.of(head).drawn.numpy()[np.searchsorted(np.unique(Y), Y)]
+    np.testing.assert_allclose(farther.numpy(), 1 + s / (n - np.minimum(weights, 1)))
+
+
+def test_samples_are_farther_from_means_of_few_which_are_drawn_than_from_true_ones():
+    """Classes and their true means are normally distributed, with the same scatter."""
+    generator, near, far = np.random.default_rng(0), [], []
+    sizes, d = np.repeat([1, 3, 40], 30), 12
+    for _ in range(6):
+        true = generator.normal(size=(len(sizes), d))
+        labels = np.repeat(np.arange(len(sizes)), sizes)
+        rows = true[labels] + generator.normal(size=(len(labels), d))
+        model = discriminant(gamma=1e-6, expansion_size=None).fit(rows, labels)
+        found = Discriminant.of(learnt_of(model).model)
+        means = np.stack([rows[labels == c].mean(axis=0) for c in range(len(sizes))])
+        gaps = true - found.means[:-1].numpy() @ means
+        near.append(1 + np.square(gaps).mean(axis=1))
+        far.append(1 + found.drawn.numpy() / sizes)
+        assert found.farther == pytest.approx(far[-1].mean())
+    for n in (1, 3, 40):
+        assert np.mean(near, axis=0)[sizes == n].mean() == pytest.approx(
+            np.mean(far, axis=0)[sizes == n].mean(), rel=0.03
+        )
 
 
 def few_of_the_newer_half(k, seed):
@@ -276,11 +299,10 @@ def test_few_samples_hardly_move_the_typical_temperature():
         torch.zeros(1).double(),
         *torch.ones(2, 1).double(),
     )
-    large = torch.full((2,), 1e9)
-    typical = Calibration.empty().temperature(large)
-    assert 0.5 * typical < one.temperature(large) < typical
-    # Of classes of one sample each, what was measured counts twice as far.
-    assert one.temperature(large) < one.temperature(torch.ones(2)) < 2 * typical
+    typical = Calibration.empty().temperature(1.0)
+    assert 0.5 * typical < one.temperature(1.0) < typical
+    # Of classes of one sample each, what was measured counts at most twice as far.
+    assert one.temperature(1.0) < one.temperature(2.0) < 2 * typical
     assert one.largest_known() < Calibration.empty().largest_known()
 
 

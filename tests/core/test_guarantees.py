@@ -127,7 +127,7 @@ def test_products_of_corrected_weights_are_those_of_the_weights(fit_intercept, m
     for i in range(295, 300):
         model.partial_fit(X[i : i + 1], y[i : i + 1], sample_weight=weights[i : i + 1])
         head = learnt_of(model).model.ridge
-        assert head._products[0] is head.solution, "corrected, not made anew"
+        assert head._products[0] is head.solution.coef, "corrected, not made anew"
         W, M = head.coefficients()[0], head.centred_moment()[0]
         for product, left in zip(head.products(), (M, W), strict=True):
             assert relative(product - left.T @ W, product) <= 1e-13

@@ -1,6 +1,7 @@
 """Nothing of a sample stays but what is meant to: searched in every file and every object."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -97,6 +98,16 @@ def test_no_object_of_the_process_holds_a_sample_once_the_model_is_compact(setti
     clf, wanted = marked_model(**settings)
     assert clf.compact().n_samples_ == 66
     assert not holders(wanted)
+
+
+@pytest.mark.parametrize("scores", ["ridge", "discriminant"])
+def test_factor_which_recent_samples_have_corrected_is_gone_once_the_model_is_compact(scores):
+    clf, _ = marked_model(scores=scores)
+    factor = weakref.ref(learnt_of(clf).model.ridge.solution.factor)
+    assert factor().rank
+    clf.compact()
+    gc.collect()
+    assert factor() is None
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.thing)

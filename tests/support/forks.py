@@ -107,6 +107,9 @@ def _run(cwd, environment, stdout, stderr, before, main):
     for descriptor, path in ((1, stdout), (2, stderr)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, descriptor)
+    # Not the fork's own way: processes that the command starts are to notice when it is killed.
+    default, *_ = multiprocessing.get_all_start_methods()
+    multiprocessing.set_start_method(default, force=True)
     if before is not None:
         before()
     main()

@@ -83,8 +83,7 @@ class Protocol:
 
     def sizes(self, data: Dataset, job: Job) -> tuple[int, ...]:
         """Return how many samples each phase of a job has, as fast as a plan needs it."""
-        counts = torch.bincount(data.train_labels, minlength=len(data.class_names))
-        return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
+        return tuple(int(data.class_sizes[list(classes)].sum()) for classes in job.grouping)
 
     def parts(self, data: Dataset, tasks: Sequence[Tensor], index: int, number: int) -> Iterator[Part]:
         """Yield what is learnt of one phase between tests.
@@ -122,7 +121,7 @@ class LongTailed(Protocol):
 
     def training_data(self, data: Dataset) -> Dataset:
         """Return the data with fewer training samples."""
-        there = torch.bincount(data.train_labels, minlength=len(data.class_names)).tolist()
+        there = data.class_sizes.tolist()
         generator = np.random.RandomState(_TAIL_SEED)
         chosen = []
         for label, size in enumerate(tail_sizes(max(there), len(there))):
@@ -134,7 +133,7 @@ class LongTailed(Protocol):
 
     def measured(self, data: Dataset, tests: Tests) -> dict[str, Any]:
         """Return the accuracy on classes with many, medium and few training samples."""
-        counts = torch.bincount(data.train_labels, minlength=len(data.class_names))[tests.answers]
+        counts = data.class_sizes[tests.answers]
         right, many, few = tests.predictions == tests.answers, counts > MANY, counts <= FEW
         groups = {"many": many, "medium": ~(many | few), "few": few}
         return {f"accuracy_{name}": _percent(right[group]) for name, group in groups.items()}

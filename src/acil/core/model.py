@@ -330,9 +330,10 @@ class Learnt:
             for block, columns, given in blocks:
                 heavy = torch.ones(len(columns), dtype=torch.float64) if given is None else given
                 by_ridge, leverages = self._regression(block)
-                scores, distances, shares = found.left_out(by_ridge, leverages, columns, heavy)
+                left = found.left_out(by_ridge, leverages, columns, heavy)
+                scores, distances, shares, farther = left
                 novelty = log_novelty(found, model, block, scores.amax(dim=1), distances)
-                parts = scores, columns, novelty, heavy, shares
+                parts = scores / farther.unsqueeze(1), columns, novelty, heavy, shares
                 total = total.plus(*(part[shares > 0] for part in parts))
         return total
 
@@ -357,9 +358,13 @@ class Learnt:
 
     def temperature(self) -> float:
         """Return the temperature of the softmax that gives probabilities."""
-        if self.calibration is None or self.model.head.solver == "frozen":
-            return estimated_temperature(self.model)
-        return self.calibration.temperature(self.model.ridge.moment_and_weights()[1])
+        model, known = self.model, self.model.known_temperature
+        if self.calibration is None or model.head.solver == "frozen":
+            return estimated_temperature(model)
+        if known is None:
+            known = self.calibration.temperature(Discriminant.of(model).farther)
+            model.known_temperature = known
+        return known
 
     def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
         """Raise if a class has fewer samples, or less weight, than are to be forgotten."""

@@ -71,8 +71,8 @@ class Ridge:
         self.solution: Solution | None = None
         #: Recent samples: to add many to the sums at once takes little more than to add one.
         self._waiting: tuple[Block, ...] = ()
-        #: A solution, MᵀW and WᵀW, once they were asked for.
-        self._products: tuple[Solution, Tensor, Tensor] | None = None
+        #: The weights of a solution, MᵀW and WᵀW, once they were asked for.
+        self._products: tuple[Tensor, Tensor, Tensor] | None = None
         #: The sums with them, but for the matrix.
         self._late: Sums | None = None
         #: A solution whose γ is kept for the next one: only few samples have come since.
@@ -114,10 +114,10 @@ class Ridge:
 
     def products(self) -> tuple[Tensor, Tensor]:
         """Return MᵀW and WᵀW in float64 on the CPU, with M of `centred_moment`."""
-        solution = self.solved()
-        if self._products is None or self._products[0] is not solution:
-            moment, W = self.centred_moment()[0].double(), solution.coef[int(self.intercept) :].double()
-            self._products = solution, (moment.T @ W).cpu(), (W.T @ W).cpu()
+        coef = self.solved().coef
+        if self._products is None or self._products[0] is not coef:
+            moment, W = self.centred_moment()[0].double(), coef[int(self.intercept) :].double()
+            self._products = coef, (moment.T @ W).cpu(), (W.T @ W).cpu()
         return self._products[1:]
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Ridge:
@@ -418,7 +418,7 @@ class Ridge:
     ) -> None:
         """Bring MᵀW and WᵀW up to date after rows X of targets Y, by which W changed by P · inner."""
         cheap = len(before.coef) * before.coef.shape[1] ** 2 <= _CHEAP_PRODUCTS
-        if cheap or self._products is None or self._products[0] is not before:
+        if cheap or self._products is None or self._products[0] is not before.coef:
             return
         k, W, (_, K, squares) = int(self.intercept), before.coef[int(self.intercept) :], self._products
         P, inner, change = P[k:].to(W), inner.to(W), inner.cpu().double()
@@ -432,11 +432,11 @@ class Ridge:
             rows, old = rows - torch.outer(roots, mean), late.target_total.to(W) - roots @ Y
             Y = Y - torch.outer(roots, old / (late.total_weight - roots @ roots))
         # One pass over the weights
-        cross, estimates = (W.T @ torch.cat([P, rows.T], dim=1)).split([P.shape[1], len(rows)], dim=1)
-        K = K + grown.cpu().double() @ change + (Y.T @ estimates.T).cpu().double()
-        cross = cross.cpu().double() @ change
+        both, n = W.T @ torch.cat([P, rows.T], dim=1), P.shape[1]
+        K = K + grown.cpu().double() @ change + (both[:, n:] @ Y).T.cpu().double()
+        cross = both[:, :n].cpu().double() @ change
         squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
-        self._products = cast(Solution, self.solution), K, squares
+        self._products = cast(Solution, self.solution).coef, K, squares
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows

@@ -288,6 +288,15 @@ class Discriminant:
         intercept[self.present] = halves / self.spread + shift @ columns
         return mixing, intercept
 
+    @property
+    def farther(self) -> float:
+        """How much farther samples are from the means of classes than from the true ones.
+
+        The true mean is off μ̃_c by s_c / n_c of the scatter, if true means are normally distributed, so
+        a sample is 1 + s_c / n_c times as far, in squares. This is the mean over the classes.
+        """
+        return 1 + float((self.drawn / self.n.clamp(min=1)).mean())
+
     def _whitened(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
         """Return xᵀS⁻¹μ_j and xᵀS⁻¹x of rows with these scores of the regression and leverages."""
         u = (ridge_scores[:, self.present].double() - self.shares) / self.n.sqrt()
@@ -309,12 +318,13 @@ class Discriminant:
 
     def left_out(
         self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores of samples learnt if each were left out, distances, and shares.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return scores of samples learnt if each were left out, distances, shares and how much farther.
 
         Distances are those of `nearest`. A share is what is left of the class, (n − 1) / n; 0 of a
-        sample that was the only one of its class, or that the model fits exactly. Arguments are those
-        of `nearest`, and true classes and weights. Means are drawn as far as with all samples.
+        sample that was the only one of its class, or that the model fits exactly. The last is `farther`
+        of that class alone. Arguments are those of `nearest`, and true classes and weights. Means are
+        drawn as far as with all samples.
         """
         inner, square = self._whitened(ridge_scores, leverages)
         # A sample of weight 2 is two samples, of which one is left out.
@@ -342,7 +352,7 @@ class Discriminant:
         n = torch.where(nearest == local, others, self.n[nearest])
         distances = (square + gain.squeeze(1) * D_x**2 - 2 * best) / (1 + 1 / n)
         sound = (others > 0) & (left > _LEAST_LEFT) & (1 - heavy * leverages > _LEAST_LEFT)
-        return scores, distances, sound * (others / self.n[local])
+        return scores, distances, sound * (others / self.n[local]), 1 + self.drawn[local] / others
 
 
 @dataclass(frozen=True)
@@ -364,17 +374,12 @@ class Calibration:
     ) -> Calibration:
         """Return the calibration with more samples, of true classes in ``columns``.
 
-        ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms. Of a
-        class of n samples, the share n − 1 of n was there to score the sample.
-
-        Notes
-        -----
-        The mean of n samples is off by 1 / n of the spread within classes, so a sample is 1 + 1 / n
-        times as far from it as from the true mean. Scores are taken back to what they were without that
-        (1 + 1 / (n − 1), which is 1 / share), and `temperature` puts it in for the classes as they are.
-        A score far beyond those of known classes would decide alone: it counts like the highest of them.
+        ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms. Scores
+        are those of `Discriminant.left_out`, divided by how much farther samples were, which makes
+        samples of small and large classes alike. Of a class of n samples, the share n − 1 of n was there
+        to score the sample. A score far beyond those of known classes would decide alone: it counts
+        like the highest of them.
         """
-        scores = scores * shares.unsqueeze(1)
         scores = scores / (scores.amax(dim=1, keepdim=True).abs() / _KNOWN).clamp(min=1.0)
         own, counted = scores.gather(1, columns.unsqueeze(1)).squeeze(1), weights * shares**_OF_FEW
         losses = [(torch.logsumexp(scores / T, 1) - own / T) @ counted for T in _TEMPERATURES.tolist()]
@@ -432,10 +437,10 @@ class Calibration:
         found = cls(float(samples), losses, novelties, stored["approximate"])
         return found if complete or summary else None
 
-    def temperature(self, weights: Tensor) -> float:
-        """Return the temperature of the least loss, for classes of these weights.
+    def temperature(self, farther: float) -> float:
+        """Return the temperature of the least loss; few samples hardly move the typical one.
 
-        Few samples hardly move the typical one.
+        ``farther`` is `Discriminant.farther` of the classes as they are.
         """
         best = int(self.losses.argmin())
         place = float(best)
@@ -446,8 +451,6 @@ class Calibration:
             before, here, after = self.losses[best - 1 : best + 2].tolist()
             # The vertex of the parabola through three points
             place += (before - after) / 2 / max(before - 2 * here + after, 1e-300)
-        # How much farther samples are from the mean of a class than from the true one
-        farther = 1 + float((1 / weights[weights > 0].clamp(min=1)).mean())
         found = (place - _ONE) / 2 + math.log2(farther)
         typical = math.log2(_TYPICAL_TEMPERATURE)
         return float(2 ** self._weighed(found, typical, self.samples))

@@ -1,6 +1,7 @@
 """Read, change and save by several processes: one after another, and none is lost."""
 
 import os
+import signal
 import threading
 import time
 
@@ -56,6 +57,33 @@ def test_lock_ends_with_its_process(tmp_path, exists):
     with locked(path, timeout=5):
         pass
     assert [entry.name for entry in tmp_path.iterdir()] == (["m.acil"] if exists else [])
+
+
+def lock_and_leave(path, connection):
+    """Lock a file, and start a process that outlives this one, as those do that decode images."""
+    with locked(path):
+        child = os.fork()
+        if child == 0:
+            with locked(path.with_name("other")):
+                connection.send(os.getpid())
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(60)
+
+
+def test_lock_ends_with_its_process_and_not_with_a_fork_of_it(tmp_path):
+    path = tmp_path / "m.acil"
+    path.touch()
+    receiving, sending = forks().Pipe(duplex=False)
+    process = forks().Process(target=lock_and_leave, args=(path, sending))
+    process.start()
+    child = receiving.recv()
+    with pytest.raises(ModelFileError, match="another process"), locked(path, timeout=0):
+        pass
+    process.kill()
+    process.join(60)
+    with locked(path, timeout=0):
+        os.kill(child, signal.SIGKILL)
 
 
 def busy(path):

@@ -87,6 +87,11 @@ class Dataset:
             digest.update(labels.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
+    @cached_property
+    def class_sizes(self) -> Tensor:
+        """Number of training samples of each class, (classes,)."""
+        return torch.bincount(self.train_labels, minlength=len(self.class_names))
+
 
 def load(
     name: str,

@@ -95,7 +95,7 @@ def replacing(
                     if target in _held:
                         # Before it gets its name: nobody else can be waiting for it.
                         fcntl.flock(descriptor, fcntl.LOCK_EX)
-                        _held[target].files.callback(_unlock, os.dup(descriptor))
+                        _held[target].files.callback(_unlock, _noted(os.dup(descriptor)))
                     draft.replace(target)
             flush_name(target)
     except OSError as error:
@@ -163,6 +163,24 @@ class _Lock:
 
 _held: dict[Path, _Lock] = {}
 _mutex = threading.Lock()
+#: Open files with a lock that is this process's own.
+_noted_files: set[int] = set()
+
+
+def _noted(descriptor: int) -> int:
+    _noted_files.add(descriptor)
+    return descriptor
+
+
+def _let_go() -> None:
+    """Have no part in the locks of the process that this one is a fork of: they end with it."""
+    for descriptor in _noted_files:
+        os.close(descriptor)
+    _noted_files.clear()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _try_lock(target: Path, me: int) -> _Lock | None:
@@ -183,7 +201,7 @@ def _try_lock(target: Path, me: int) -> _Lock | None:
             raise
         descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
     with ExitStack() as files, suppress(BlockingIOError, FileNotFoundError):
-        files.callback(_unlock, descriptor)
+        files.callback(_unlock, _noted(descriptor))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -202,7 +220,10 @@ def _try_lock(target: Path, me: int) -> _Lock | None:
 
 
 def _unlock(descriptor: int) -> None:
-    # Explicitly, because a forked child may still have the same file open.
+    if descriptor not in _noted_files:
+        return  # in a fork, which has let go
+    _noted_files.remove(descriptor)
+    # Explicitly, because a child that runs another program may still have the same file open.
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
