@@ -136,6 +136,15 @@ def test_hostile_files_are_refused(unchanged):
     assert accepted == {}
 
 
+def test_who_sent_too_much_is_told_to_connect_anew_and_loses_no_request(unchanged):
+    large, small = bytes(MAX_BYTES), images_of("red", 1)
+    for _ in range(40):
+        refused = unchanged.teach("red", [large])
+        assert (refused.status_code, refused.headers["connection"]) == (413, "close")
+        assert unchanged.predict(small).status_code == 200
+    assert "connection" not in unchanged.predict(small).headers
+
+
 def test_hostile_class_names_are_refused(unchanged):
     accepted = {}
     for name in NAMES:

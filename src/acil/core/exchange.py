@@ -301,5 +301,5 @@ def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> 
     """Return all releases of two sets of samples, which may have samples in common."""
     if mine is None or theirs is None:
         return mine or theirs
-    known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
+    known = {entry["id"]: entry for entry in (*mine["releases"], *theirs["releases"])}
     return {**mine, "releases": list(known.values())}

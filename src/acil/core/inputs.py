@@ -410,9 +410,9 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
     return device
 
 
-def require_not_private(release: dict[str, Any] | None) -> None:
+def require_not_private(ledger: dict[str, Any] | None) -> None:
     """Raise if the sums are those of a private release, which must not mix with others."""
-    if release is not None and release["private"]:
+    if ledger is not None and ledger["private"]:
         raise UnsupportedError(
             "This model is a private release: its sums have noise, and its ε would no longer hold "
             "for what is added or removed. Change the model it was made from and release that "

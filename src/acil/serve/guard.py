@@ -111,17 +111,29 @@ class Guard:
             # The server leaves the body out.
             scope = {**scope, "method": "GET"}
 
+        asked_for = Headers(scope=scope)
+        unread = "transfer-encoding" in asked_for or asked_for.get("content-length", "0") != "0"
+
+        async def receiving() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = unread and bool(message.get("more_body"))
+            return message
+
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
+                status, headers = message["status"], MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if unread:
+                    # The server closes the connection then: the client must not send its next request.
+                    headers["connection"] = "close"
             await send(message)
 
         try:
-            refusal = self._refusal(scope["method"], Headers(scope=scope))
+            refusal = self._refusal(scope["method"], asked_for)
             answer = self._app if refusal is None else JSONResponse({"detail": refusal[1]}, refusal[0])
-            await answer(scope, receive, sending)
+            await answer(scope, receiving, sending)
         finally:
             seconds = time.perf_counter() - start
             path = getattr(scope.get("route"), "path", "other")
