@@ -56,7 +56,7 @@ def test_covariances_that_cannot_fit_are_refused_before_anything_is_trained(tmp_
     monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed)
     estimate.check_memory(prepared, prepared.plan())
     monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed - 1)
-    with pytest.raises(estimate.MemoryTooSmallError, match=r"fecam with 60 features of 4 classes needs"):
+    with pytest.raises(estimate.MemoryTooSmallError, match="fecam"):
         estimate.check_memory(prepared, prepared.plan())
     assert "for heads of width up to 60;" in plan_of(prepared.config)[0]
 
@@ -216,7 +216,7 @@ def test_wide_heads_that_fit_are_let_through(embeddings, monkeypatch, device, wi
     if fits:
         estimate.check_memory(prepared, jobs)
     else:
-        with pytest.raises(estimate.MemoryTooSmallError, match=f"width {width} needs about"):
+        with pytest.raises(estimate.MemoryTooSmallError, match=f"width {width}"):
             estimate.check_memory(prepared, jobs)
 
 
