@@ -13,7 +13,6 @@ from acil.bench.config import make_config
 from acil.bench.estimate import longest_first
 from acil.bench.prepare import prepare
 from acil.bench.training.loop import train
-from support.forks import forks
 from support.running import DIGITS, command, records, timeless
 
 #: A user's own methods, for which every process imports this file.
@@ -93,18 +92,12 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("own_methods", None)
 
 
-@pytest.fixture
-def forked(monkeypatch):
-    """Fork the processes of jobs, which start anew otherwise: that takes seconds for each."""
-    monkeypatch.setattr("acil.bench.runner.multiprocessing.get_context", lambda _: forks())
-
-
 def sorted_records(folder):
     return sorted(timeless(folder), key=str)
 
 
 @pytest.mark.parametrize("seeds", ["0", pytest.param("0,1", marks=pytest.mark.slow)])
-def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, forked, tmp_path, seeds):
+def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, tmp_path, seeds):
     arguments = (*DIGITS, "--seeds", seeds, "--method", "own_methods:Twin,own_methods:Other")
     assert command(*arguments, "--out", tmp_path / "alone").exit_code == 0
     own.unlink()
@@ -130,7 +123,7 @@ def test_base_networks_of_methods_own_are_trained_side_by_side(own, tmp_path):
     assert result.exit_code == 0, result.stderr
 
 
-def test_job_that_fails_is_reported_and_the_others_go_on(own, forked, tmp_path):
+def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
     methods = "own_methods:Dies,own_methods:Fails,own_methods:Twin"
     arguments = (*DIGITS, "--seeds", "0", "--method", methods, "--out", tmp_path / "run")
     result = command(*arguments, "--jobs", "2")
