@@ -431,10 +431,8 @@ class Ridge:
             roots = X[:, 0].to(W)
             rows, old = rows - torch.outer(roots, mean), late.target_total.to(W) - roots @ Y
             Y = Y - torch.outer(roots, old / (late.total_weight - roots @ roots))
-        # One pass over the weights
-        both, n = W.T @ torch.cat([P, rows.T], dim=1), P.shape[1]
-        K = K + grown.cpu().double() @ change + (both[:, n:] @ Y).T.cpu().double()
-        cross = both[:, :n].cpu().double() @ change
+        K = K + grown.cpu().double() @ change + (Y.T @ (rows @ W)).cpu().double()
+        cross = (W.T @ P).cpu().double() @ change
         squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
         self._products = cast(Solution, self.solution).coef, K, squares
 
