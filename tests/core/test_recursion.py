@@ -21,7 +21,10 @@ SPLIT = 1e-7
 
 def new(d, c, gamma=GAMMA, precision="float64"):
     head = Recursion(d, PRECISIONS[precision], CPU, gamma)
-    head.counts, head.weights = torch.zeros(c, dtype=torch.int64), torch.zeros(c, dtype=torch.float64)
+    head.counts, head.class_weights = (
+        torch.zeros(c, dtype=torch.int64),
+        torch.zeros(c, dtype=torch.float64),
+    )
     head.coef = head.coef.new_zeros(d, c)
     return head
 

@@ -76,9 +76,9 @@ def waiting():
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda head: head.weights,
+        lambda head: head.class_weights,
         lambda head: head.clone(),
-        lambda head: head.release(),
+        lambda head: head.drop_factor(),
         lambda head: head.flush(),
         lambda head: head.solve(),
         lambda head: head.best_gamma(),
@@ -95,7 +95,7 @@ def test_whoever_asks_for_the_sums_has_them_complete(waiting, ask):
     gram = (rows.T * weights @ rows).tril()
     assert torch.allclose(head.sums.gram.tril(), gram, rtol=1e-13, atol=1e-12)
     assert torch.equal(head.sums.counts, columns.bincount())
-    assert relative(head.weights, np.bincount(columns.numpy(), weights.numpy())) <= 1e-14
+    assert relative(head.class_weights, np.bincount(columns.numpy(), weights.numpy())) <= 1e-14
     assert relative(coef_of(head), exact(rows, columns, 3, 1.0, weights=weights)) <= 1e-11
 
 
@@ -103,7 +103,7 @@ def test_whoever_asks_for_the_sums_has_them_complete(waiting, ask):
 def test_release_keeps_weights_and_no_trace_of_recent_rows(waiting, memory):
     head, rows, columns, weights = waiting
     before, place = coef_of(head), head.sums.matrix.spare.data_ptr()
-    head.release(memory)
+    head.drop_factor(memory)
     assert head.solution.factor is None
     assert not head._waiting
     assert torch.equal(head.solved().coef, before)
@@ -124,7 +124,7 @@ def test_forgetting_what_was_learnt_is_always_possible(precision, n_left, interc
     head = forget(head, rows[n_left:], columns[n_left:])
     assert int(head.counts.sum()) == n_left
     if n_left == 0:
-        assert not any(part.any() for part in (head.sums.gram, head.sums.moment, head.weights))
+        assert not any(part.any() for part in (head.sums.gram, head.sums.moment, head.class_weights))
     elif precision == "float64":
         true = exact(rows[:n_left], columns[:n_left], 3, 1e3, intercept)
         assert relative(coef_of(head), true) <= 1e-11

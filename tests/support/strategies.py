@@ -159,7 +159,7 @@ def sums_of(model):
         "gram or R": gram.cpu().numpy().copy(),
         "moment or W": moment.cpu().numpy().copy(),
         "counts": head.counts.numpy().copy(),
-        "weights": head.weights.numpy().copy(),
+        "weights": head.class_weights.numpy().copy(),
     }
 
 

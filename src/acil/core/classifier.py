@@ -428,7 +428,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with holding(self) as state:
             ridge = state.model.ridge
             # Without its factor, whose memory is about to be used again
-            ridge.release()
+            ridge.drop_factor()
             fresh = ridge.with_gamma(ridge.gamma)
             fresh.solve()
             model = state.model.with_head(fresh)
@@ -605,7 +605,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if self.__sklearn_is_fitted__():
             with holding(self, counted=True) as state:
-                state.model.release(memory)
+                state.model.drop_factor(memory)
         return self
 
     def stored_bytes(self) -> dict[str, int]:

@@ -274,10 +274,10 @@ class AnalyticModel:
         """Raise unless the matrix is that of this state."""
         self._owner.matrix.require(self._owner.version)
 
-    def release(self, memory: bool) -> None:
-        """Drop the factor and every trace of recent rows; see `Ridge.release`."""
+    def drop_factor(self, memory: bool) -> None:
+        """Drop the factor and every trace of recent rows; see `Ridge.drop_factor`."""
         if isinstance(self.head, Ridge):
-            self.head.release(memory)
+            self.head.drop_factor(memory)
 
     def solve_again(self) -> None:
         """Make sure that the weights come from the sums alone."""

@@ -377,7 +377,7 @@ class Learnt:
                 f"{int(counts[column])} were learnt."
             )
         heavy = torch.bincount(columns, weights, minlength=n_classes).double()
-        left, rounding = head.weights - heavy, _WEIGHT_ROUNDING * head.weights
+        left, rounding = head.class_weights - heavy, _WEIGHT_ROUNDING * head.class_weights
         # No weight is left of some samples, or weight of none.
         too_much = (left < -rounding) | ((asked > 0) & (asked < counts) & (left <= 0))
         too_little = (asked > 0) & (asked == counts) & (left > rounding)
@@ -385,7 +385,8 @@ class Learnt:
             raise InputError(
                 f"Cannot forget {int(asked[column])} of {int(counts[column])} samples of "
                 f"{self.classes[column].item()!r} with a weight of {float(heavy[column]):g}: "
-                f"{float(head.weights[column]):g} was learnt. Give the weights they were learnt with."
+                f"{float(head.class_weights[column]):g} was learnt. Give the weights they were learnt "
+                "with."
             )
 
     def require_enough(self, labels: Labels, counts: npt.NDArray[Any], least: int) -> None:
@@ -517,7 +518,7 @@ def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> Learnt:
 
 def require_forgettable(ridge: Ridge, blocks: Iterable[Block]) -> None:
     """Raise if some samples cannot have been learnt."""
-    ridge.release()
+    ridge.drop_factor()
     fault = impossible(ridge, blocks)
     if fault:
         raise InputError(

@@ -40,7 +40,7 @@ class Recursion:
         self.matrix, self.version = Matrix(torch.empty(0, 0, dtype=precision.sums, device=device)), 0
         self.coef = torch.zeros(size, 0, dtype=precision.sums, device=device)
         self.counts = torch.zeros(0, dtype=torch.int64)
-        self.weights = torch.zeros(0, dtype=torch.float64)
+        self.class_weights = torch.zeros(0, dtype=torch.float64)
 
     @property
     def R(self) -> Tensor:
@@ -62,21 +62,21 @@ class Recursion:
     def forget(self, blocks: Iterable[Block], declared: Tensor) -> tuple[Recursion, Tensor]:
         """Return the regression that has never seen some samples; see `Ridge.forget`."""
         new, R = copy(self), self.R.clone()
-        new.counts, new.weights = self.counts.clone(), self.weights.clone()
+        new.counts, new.class_weights = self.counts.clone(), self.class_weights.clone()
         for block in blocks:
             new._step(R, *block, sign=-1)
         new.matrix, new.version = Matrix(R), 0
         remaining = (new.counts > 0) | declared
         new.coef = new.coef[:, remaining.to(new.coef.device)].contiguous()
-        new.counts, new.weights = new.counts[remaining], new.weights[remaining]
+        new.counts, new.class_weights = new.counts[remaining], new.class_weights[remaining]
         return new, remaining
 
     def regrouped(self, places: Tensor, n_classes: int) -> Recursion:
         """Return the regression with other columns of classes; see `Ridge.regrouped`."""
         new = copy(self)
         # W = R · moment, so its columns are added up as those of the moment are.
-        new.coef, new.counts, new.weights = (
-            spread(part, places, n_classes) for part in (self.coef, self.counts, self.weights)
+        new.coef, new.counts, new.class_weights = (
+            spread(part, places, n_classes) for part in (self.coef, self.counts, self.class_weights)
         )
         return new
 
@@ -121,7 +121,7 @@ class Recursion:
         """Return Σ w (y_c − x w_c)² of each class: Σ y_c² − w_cᵀ R⁻¹ w_c − γ ‖w_c‖²."""
         W, L = self.coef, self._factor()
         moment = solve_lower(L, solve_lower(L, W), transposed=True)
-        return self.weights.to(W) - (W * (moment + self.gamma * W)).sum(dim=0)
+        return self.class_weights.to(W) - (W * (moment + self.gamma * W)).sum(dim=0)
 
     def _factor(self) -> Tensor:
         factor = self.R.clone()
@@ -138,7 +138,7 @@ class Recursion:
         self.coef = solve_lower(R, solve_lower(R, W), transposed=True)
         # Eq. (8): R_0 = (X_0ᵀX_0 + γI)⁻¹
         self.matrix, self.version = Matrix(linalg.cholesky_inverse_(R)), 0
-        self.counts, self.weights = sums.counts, sums.target_total
+        self.counts, self.class_weights = sums.counts, sums.target_total
 
     def _step(self, R: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int) -> None:
         X, Y, heavy = weighted(rows, columns, weights, len(self.counts))
@@ -146,7 +146,7 @@ class Recursion:
         for part, targets in zip(torch.split(X, limit), torch.split(Y, limit), strict=True):
             self._update(R, part, targets, sign)
         self.counts.index_add_(0, columns, torch.full_like(columns, sign))
-        self.weights.index_add_(0, columns, sign * heavy)
+        self.class_weights.index_add_(0, columns, sign * heavy)
 
     def _update(self, R: Tensor, X: Tensor, Y: Tensor, sign: int) -> None:
         # With I + X R Xᵀ = C Cᵀ and V = R Xᵀ C⁻ᵀ; rows are removed with the other sign.

@@ -81,7 +81,7 @@ class Ridge:
         self._least = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        self.release()  # no copy carries what is derived from recent rows
+        self.drop_factor()  # no copy carries what is derived from recent rows
         return self.__dict__
 
     @property
@@ -95,12 +95,12 @@ class Ridge:
         return self.latest.counts
 
     @property
-    def weights(self) -> Tensor:
+    def class_weights(self) -> Tensor:
         """Sum of the sample weights of each class."""
         self.flush()
         return self.sums.target_total
 
-    def moment_and_weights(self) -> tuple[Tensor, Tensor]:
+    def moment_and_class_weights(self) -> tuple[Tensor, Tensor]:
         """Return Σ w x yᵀ and the weights of the classes, with samples that wait; not to be written."""
         return self.latest.moment, self.latest.target_total
 
@@ -156,7 +156,7 @@ class Ridge:
 
         ``declared`` of shape (n_classes,) marks classes to keep even without samples.
         """
-        self.release()
+        self.drop_factor()
         new = self.with_gamma(self.gamma)
         new._write(lambda sums: sums.add(blocks, sign=-1))
         kept = (new.counts > 0) | declared
@@ -173,7 +173,7 @@ class Ridge:
 
     def regrouped(self, places: Tensor, n_classes: int) -> Ridge:
         """Return the regression whose column i is at ``places[i]``; columns of one place add up."""
-        self.release()
+        self.drop_factor()
         new = self._copy(self.sums.draft(places, n_classes))
         solution, new.solution, new._products = new.solution, None, None
         if n_classes != len(places):  # other targets may want another γ
@@ -205,7 +205,7 @@ class Ridge:
 
     def best_gamma(self, candidates: Tensor | None = None) -> float:
         """Return the best γ by generalized cross-validation over the sums."""
-        self.release()
+        self.drop_factor()
         if candidates is None:
             coarse = self.precision.products == torch.float32
             least = self._largest_eigenvalue() * 1.1 / _MAX_FLOAT32_CONDITION if coarse else 0.0
@@ -224,7 +224,7 @@ class Ridge:
         gamma = self.gamma if like is None else like.gamma
         if gamma is None:
             gamma = self.best_gamma()
-        self.release()
+        self.drop_factor()
         right, mixed = gcv.right_hand_side(self.sums, self.intercept), self.precision.name == "mixed"
         try:
             solution = self._refined(gamma, right) if mixed else None
@@ -258,7 +258,7 @@ class Ridge:
         if self._waiting:
             self._write(lambda sums: sums.add(joined(self._waiting)))
 
-    def release(self, memory: bool = False) -> None:
+    def drop_factor(self, memory: bool = False) -> None:
         """Drop the factor and every trace of recent rows; with ``memory``, give its memory back."""
         self.flush()
         self.solution = self.solution and replace(self.solution, factor=None)

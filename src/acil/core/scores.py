@@ -42,7 +42,7 @@ _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 14, 0.8, 10.0
 
 def heights(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     """Return the map that files of format 5 call class_balance: targets of the height 1 / weight."""
-    return of_heights(model.learner.weights, model.head.coefficients()[1])
+    return of_heights(model.learner.class_weights, model.head.coefficients()[1])
 
 
 def of_heights(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ class Pooled:
         """Return the square map and the intercepts."""
         ridge = model.ridge
         intercept = ridge.coefficients()[1]  # first, because it may solve anew
-        weights = ridge.moment_and_weights()[1]
+        weights = ridge.moment_and_class_weights()[1]
         n_classes, present = len(weights), torch.nonzero(weights > 0).flatten()
         n = weights[present]
         w = (n / n.max()) ** -self.exponent
@@ -98,19 +98,19 @@ class Pooled:
 
 def explained(ridge: Ridge) -> Tensor:
     """Return K = Σ w y f(x)ᵀ of targets y and their estimates f(x), of shape (n_classes, n_classes)."""
-    weights = ridge.moment_and_weights()[1]
+    weights = ridge.moment_and_class_weights()[1]
     K = ridge.products()[0]
     return K + torch.outer(weights, weights) / weights.sum() if ridge.intercept else K
 
 
 def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     """Return the map from the weights of the regression to discriminant scores, and intercepts."""
-    return Discriminant.of(model).weights(model.head.coefficients()[1])
+    return Discriminant.of(model).mixing(model.head.coefficients()[1])
 
 
 def released(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     """Return the same for a private release, whose means have been drawn together already."""
-    return Discriminant.of(model, draw=False).weights(model.head.coefficients()[1])
+    return Discriminant.of(model, draw=False).mixing(model.head.coefficients()[1])
 
 
 def condition(model: AnalyticModel) -> float:
@@ -200,7 +200,7 @@ class Discriminant:
     def _made(cls, model: AnalyticModel, draw: bool) -> Discriminant:
         # First, because it may solve anew
         ridge, freedom = model.ridge, model.degrees_of_freedom()
-        moment, weights = ridge.moment_and_weights()
+        moment, weights = ridge.moment_and_class_weights()
         present = torch.nonzero(weights > 0).flatten()
         n, kind = weights[present], moment.dtype
         r, share = n.sqrt(), n / n.sum()
@@ -271,7 +271,7 @@ class Discriminant:
         )
         return math.inf if math.isnan(found) else found  # of sums of an edited file
 
-    def weights(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    def mixing(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the square map from ridge weights to those that score, and intercepts.
 
         ``offsets``, of shape (n_classes,), are the intercepts of the regression.
@@ -486,7 +486,7 @@ def estimated_temperature(model: AnalyticModel) -> float:
         return model.head.temperature
     if model.known_temperature is None:
         freedom = model.degrees_of_freedom()  # first, because it may solve anew
-        weights, squares = model.head.weights, model.head.residual_squares()
+        weights, squares = model.head.class_weights, model.head.residual_squares()
         mixed = model.mixing()
         if mixed is not None and isinstance(model.head, Ridge):
             # Σ w (y − Qᵀf)² with Σ w f fᵀ = K − γ WᵀW, of scores f that Q maps

@@ -239,7 +239,7 @@ def _header(
         "classes": classes.tolist(),
         "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
         "counts": head.counts.tolist(),
-        "weights": None if inference else model.learner.weights.tolist(),
+        "weights": None if inference else model.learner.class_weights.tolist(),
         "total_weight": None if inference else _total_weight(model.learner),
         "clipped": state.clipped,
         "gamma": None if inference else float(model.gamma()),
@@ -375,7 +375,7 @@ def _head(
         recursion = Recursion(d, precision, device, gamma)
         matrix = torch.empty(d, d, dtype=precision.sums, device=device)
         recursion.matrix = Matrix(mirror_(unpack_lower_(parts["rfaum"], matrix)))
-        recursion.coef, recursion.counts, recursion.weights = coef, counts, weights
+        recursion.coef, recursion.counts, recursion.class_weights = coef, counts, weights
         return recursion
     sums = Sums(d, len(counts), precision.sums, device)
     unpack_lower_(parts["gram"], sums.gram)
@@ -469,7 +469,7 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
         yield from _of_recursion(head)
         return
     if header["release"] is None or not header["release"]["private"]:
-        fits = bool(((head.counts > 0) == (head.weights > 0)).all())
+        fits = bool(((head.counts > 0) == (head.class_weights > 0)).all())
         yield Check("counts", fits, "every class with samples has weight, no other has")
         fault = impossible(head) or _wrong_total(head.sums)
         words = "gram is positive definite; moment and counts belong to it"
@@ -482,7 +482,7 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
 
 
 def _total_weight(head: Ridge | Recursion) -> float:
-    return head.sums.total_weight if isinstance(head, Ridge) else float(head.weights.sum())
+    return head.sums.total_weight if isinstance(head, Ridge) else float(head.class_weights.sum())
 
 
 def _wrong_total(sums: Sums) -> str:
@@ -535,6 +535,6 @@ def _of_recursion(head: Recursion) -> Iterator[Check]:
         yield Check("rfaum", False, "not positive definite")
         return
     yield Check("rfaum", True, "positive definite")
-    slack = _RECURSION[lower.dtype] * float(head.weights.max())
-    fits = least_left(lower, head.coef, head.weights) >= -slack
+    slack = _RECURSION[lower.dtype] * float(head.class_weights.max())
+    fits = least_left(lower, head.coef, head.class_weights) >= -slack
     yield Check("weights", fits, f"coef and counts {'belong' if fits else 'do not belong'} to rfaum")
