@@ -41,8 +41,9 @@ _OPEN = 64
 SHARED_MEMORY = Path("/dev/shm")
 #: Batches that each worker decodes ahead.
 AHEAD = 2
-#: glibc's number of the size from which blocks are mapped, and that size: its default.
-_M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 2**17
+#: glibc's number of the size from which blocks are mapped, and that size: more than a decoded
+#: photograph, which would be mapped again for every image, and less than a batch.
+_M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 2**22
 
 
 class Task(NamedTuple):
