@@ -163,6 +163,8 @@ def test_most_freedom_counts_classes_as_their_means_are_known():
 
     assert most(50, 50) == 2 + 50  # the same as with all samples, if classes are equal
     assert most(50, 50, 0) == most(50, 50)  # a class without samples is none
+    assert most(6, 6, 6, 6) == 2 * 3 + 12  # two for each direction between classes
+    assert most(6) == 1 + 3  # one class has its intercept
     # 4 / (1 / 1000 + 1 / 2), however many there are of the other
     assert most(1000, 2) == pytest.approx(2 + 0.5 * 4 / 0.501)
     assert most(10**9, 2) < 2 + 0.5 * 8

@@ -43,12 +43,14 @@ def freedom_share(scores: str) -> float | None:
 def most_freedom(weights: Tensor, share: float) -> float:
     """Return the most degrees of freedom for classes of these weights: of their numbers of samples.
 
-    Means of C classes with n_c samples are as uncertain, on average, as those of C classes that share
+    Two for each of the C − 1 directions in which C classes differ, and a ``share`` of the samples. Means
+    of classes with n_c samples are as uncertain, on average, as those of C classes that share
     C² / Σ 1 / n_c samples equally. Two samples of a new class make this few, however many there are of
-    others: more freedom than a ``share`` of it fits what only the others have shown.
+    others: more freedom fits what only the others have shown.
     """
     present = weights[weights > 0].double()
-    return len(present) + share * len(present) ** 2 / float((1 / present).sum())
+    C = len(present)
+    return max(C, 2 * (C - 1)) + share * C**2 / float((1 / present).sum())
 
 
 def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = math.inf) -> float:
