@@ -43,7 +43,9 @@ def reference(rows, y, gamma, query, weights=None, drawn=None):
     b, s = drawn
     centre = s @ means / s.sum()
     means = np.vstack([centre + (means - centre) * s[:, None], centre])
-    scores = query @ S @ means.T - np.einsum("ci,ij,cj->c", means, S, means) / 2
+    squares = np.einsum("ci,ij,cj->c", means, S, means)
+    squares[:-1] -= 0.1 * s * (1 - s) * b  # what chance adds to means of few, beyond what S tells
+    scores = query @ S @ means.T - squares / 2
     return (scores[:, :-1] - scores[:, -1:]) / b, drawn
 
 
@@ -81,7 +83,7 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     coef, offsets = head.ridge.coefficients()
     ridge_scores = torch.from_numpy(rows) @ coef + offsets
     leverages = head.ridge.leverage(torch.from_numpy(rows))
-    scores, distances, shares, farther = Discriminant.of(head).left_out(
+    scores, distances, counts, farther = Discriminant.of(head).left_out(
         ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
     )
     _, drawn = reference(rows, Y, 2.0, rows, weights)
@@ -90,19 +92,23 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
         rest = np.where(np.arange(len(Y)) == i, weights - one, weights)
         expected, _ = reference(rows, Y, 2.0, rows[i : i + 1], rest, drawn)
         assert relative(scores[i], expected[0]) <= SAME
-        # The squared distance to the nearest of the drawn means, by the scatter without this sample
+        # The squared distance to the nearest of the drawn means, by the scatter without this sample, and
+        # less what chance adds to the length of the mean
         present = np.unique(Y)
         means = np.stack([np.average(rows[c == Y], axis=0, weights=rest[c == Y]) for c in present])
         within = rows - means[np.searchsorted(present, Y)]
         S = (within.T * rest) @ within + 2.0 * np.eye(24)
         gaps = rows[i] - Discriminant.of(head).means[:-1].numpy() @ means
         nearest = np.einsum("cj,jk,ck->c", gaps, np.linalg.inv(S), gaps)[scores[i].argmax()]
+        b, s = drawn[0], drawn[1][scores[i].argmax()]
+        nearest -= 0.1 * s * (1 - s) * b
         best = present[int(scores[i].argmax())]
         assert float(distances[i]) * (1 + 1 / rest[best == Y].sum()) == pytest.approx(nearest, rel=1e-6)
     n = np.array([weights[y == Y].sum() for y in Y])
-    np.testing.assert_allclose(shares.numpy(), (n - np.minimum(weights, 1)) / n)
+    left = n - np.minimum(weights, 1)
+    np.testing.assert_allclose(counts.numpy(), (left / n) ** 3 * n.max() / n)
     s = Discriminant.of(head).drawn.numpy()[np.searchsorted(np.unique(Y), Y)]
-    np.testing.assert_allclose(farther.numpy(), 1 + s / (n - np.minimum(weights, 1)))
+    np.testing.assert_allclose(farther.numpy(), 1 + s / left)
 
 
 def test_samples_are_farther_from_means_of_few_which_are_drawn_than_from_true_ones():
@@ -174,8 +180,7 @@ def test_probabilities_are_calibrated_also_when_learnt_in_several_calls(calls):
         model.partial_fit(digits[part], labels[part])
     assert model.score(digits[held_out], labels[held_out]) < 0.99, "else there is little to calibrate"
     assert calibration_error(model, digits[held_out], labels[held_out]) <= 0.03
-    # Those of small classes count for less.
-    assert 450 < learnt_of(model).calibration.samples < 600
+    assert 0.9 < learnt_of(model).calibration.samples / 600 < 1.1
 
 
 @pytest.mark.parametrize("later", [0, 200])
@@ -226,7 +231,7 @@ def test_calibrations_add_up_and_say_when_they_are_approximate():
     halves[0].merge(halves[1])
     both = learnt_of(halves[0]).calibration
     assert both.samples == pytest.approx(sum(part.samples for part in parts))
-    assert 0.5 * len(Y) < both.samples < len(Y) == pytest.approx(float(both.novelties.sum()))
+    assert len(Y) == pytest.approx(float(both.novelties.sum()))
     torch.testing.assert_close(both.losses, parts[0].losses + parts[1].losses)
     assert not both.approximate
     assert learnt_of(halves[0].forget(X[:3], Y[:3])).calibration.approximate

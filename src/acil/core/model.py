@@ -38,11 +38,10 @@ from acil.core.ridge import Ridge
 from acil.core.scores import (
     Calibration,
     Discriminant,
-    discriminant,
+    Discriminants,
     estimated_temperature,
     log_novelty,
     mixer_of,
-    released,
 )
 from acil.core.sums import PRECISIONS, Block, Matrix, Sums, joined
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
@@ -156,7 +155,7 @@ class Learnt:
     @property
     def is_discriminant(self) -> bool:
         """Whether scores are discriminants; only they are calibrated."""
-        return self.model.mixer in (discriminant, released)
+        return isinstance(self.model.mixer, Discriminants)
 
     def widened(self, names: Sequence[str]) -> Learnt:
         """Return the state for samples with more features, of which those learnt have 0."""
@@ -331,10 +330,10 @@ class Learnt:
                 heavy = torch.ones(len(columns), dtype=torch.float64) if given is None else given
                 by_ridge, leverages = self._regression(block)
                 left = found.left_out(by_ridge, leverages, columns, heavy)
-                scores, distances, shares, farther = left
+                scores, distances, counts, farther = left
                 novelty = log_novelty(found, model, block, scores.amax(dim=1), distances)
-                parts = scores / farther.unsqueeze(1), columns, novelty, heavy, shares
-                total = total.plus(*(part[shares > 0] for part in parts))
+                parts = scores / farther.unsqueeze(1), columns, novelty, heavy, counts
+                total = total.plus(*(part[counts > 0] for part in parts))
         return total
 
     def novelty(self, block: Tensor) -> Tensor:
@@ -478,7 +477,9 @@ class Learnt:
             intercept = ridge.intercept and not self.is_discriminant  # as `privatize` makes them
             sums = sums.moved_to(self.model.device)
             head = Ridge(sums, ridge.precision, ridge.gamma, intercept, ridge.freedom)
-            mixer = released if self.is_discriminant else self.model.mixer
+            mixer = self.model.mixer
+            if isinstance(mixer, Discriminants):
+                mixer = replace(mixer, draw=False)
             model = AnalyticModel(self.model.expansion, head, self.model.device, mixer)
             calibration = self.calibration and self.calibration.merged(None)
             new = replace(self, classes=given.classes, model=model, release=given.release)

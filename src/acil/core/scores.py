@@ -21,7 +21,7 @@ _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
 #: by S⁻¹, and in ε times their length.
 _MOST_ROUNDING, _SAME_MEANS, _OF_MEANS = 0.1, 100.0, 10.0
 #: Power of (n − 1) / n by which the loss of a sample counts that was left out of n of its class.
-_OF_FEW = 2
+_OF_FEW = 3
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
 #: squares of the length of those learnt: all for novelty.
 _KNOWN, _LEAST_KNOWN, _LONG = 1.0, 0.01, 1.5
@@ -37,7 +37,7 @@ FALSE_ALARMS = 0.05
 #: the share of the samples that is left when others are forgotten.
 _AGEING = 3
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
-_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 14, 0.8, 10.0
+_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 9, 0.8, 10.0
 
 
 def heights(model: AnalyticModel) -> tuple[Tensor, Tensor]:
@@ -103,19 +103,24 @@ def explained(ridge: Ridge) -> Tensor:
     return K + torch.outer(weights, weights) / weights.sum() if ridge.intercept else K
 
 
-def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Return the map from the weights of the regression to discriminant scores, and intercepts."""
-    return Discriminant.of(model).mixing(model.head.coefficients()[1])
+@dataclass(frozen=True)
+class Discriminants:
+    """Map from the weights of the regression to discriminant scores, and intercepts."""
 
+    #: Whether to draw means together: those of a private release have been.
+    draw: bool = True
+    #: How much farther off means of few samples are than the scatter tells, which has hardly seen their
+    #: classes: a share, in squares. Files from before it was known have 0, and score as they did.
+    unseen: float = 0.1
 
-def released(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Return the same for a private release, whose means have been drawn together already."""
-    return Discriminant.of(model, draw=False).mixing(model.head.coefficients()[1])
+    def __call__(self, model: AnalyticModel) -> tuple[Tensor, Tensor]:
+        """Return the square map and the intercepts."""
+        return Discriminant.of(model, self.draw).mixing(model.head.coefficients()[1])
 
 
 def condition(model: AnalyticModel) -> float:
     """Return the condition number of gram + γI, or what stands for it with discriminants."""
-    if model.mixer in (discriminant, released):
+    if isinstance(model.mixer, Discriminants):
         return model.ask(lambda head: Discriminant.of(model).condition(model.ridge))
     return model.ask(lambda head: head.condition())
 
@@ -123,13 +128,13 @@ def condition(model: AnalyticModel) -> float:
 def mixer_of(scores: str, class_balance: float) -> Mixer:
     """Return how scores follow from the weights of the regression; None takes them as they are."""
     if scores == "discriminant":
-        return discriminant
+        return Discriminants()
     return Pooled(float(class_balance)) if class_balance else None
 
 
 def rebalanced(mixer: Mixer, class_balance: float) -> Mixer:
     """Return the mixer of a model with another class balance; discriminants have none."""
-    if mixer in (discriminant, released) or (mixer is heights and class_balance is True):
+    if isinstance(mixer, Discriminants) or (mixer is heights and class_balance is True):
         return mixer  # True is what files of format 5 say of heights
     return mixer_of("ridge", class_balance)
 
@@ -153,7 +158,10 @@ class Discriminant:
     v / n_c on average, where v = t / (n − C − t) and t = d − γ tr S⁻¹. So each mean is drawn towards the
     mean of all classes, by the factor s_c = b / (b + v / n_c), where b is the squared distance of true
     means from their centre. This is the best estimate if true means are normally distributed (James and
-    Stein), and leaves the means of large classes as they are.
+    Stein), and leaves the means of large classes as they are. What chance adds to the length of μ̃_c
+    would keep samples from classes of few: S tells s_c² v / n_c of it, which is s_c (1 − s_c) b, and
+    drawing makes up for that, but S has hardly seen such a class. So ‖μ̃_c‖² is taken to be shorter by
+    a share of as much: see `Discriminants`.
 
     All of it is the same for rows and means that are shifted together. So if the regression has an
     intercept, x and μ_c are taken from the mean of all samples, where W and A are centred: xᵀW is then
@@ -246,7 +254,8 @@ class Discriminant:
         inner, rest = products @ centre, 1 - drawn
         square = (centre @ inner).unsqueeze(0)
         squares = drawn**2 * products.diagonal() + 2 * drawn * rest * inner + rest**2 * square
-        squares = torch.cat([squares, square])
+        unseen = model.mixer.unseen if isinstance(model.mixer, Discriminants) else 0.0
+        squares = torch.cat([squares - unseen * spread * drawn * rest, square])
         if not t:
             # No scatter is known, only γ: rows at right angles to those learnt are to be unlike
             v = mean_square(model) / (model.gamma() or 1.0) / 6
@@ -319,12 +328,13 @@ class Discriminant:
     def left_out(
         self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return scores of samples learnt if each were left out, distances, shares and how much farther.
+        """Return scores of samples learnt if each were left out, distances, and what they count.
 
-        Distances are those of `nearest`. A share is what is left of the class, (n − 1) / n; 0 of a
-        sample that was the only one of its class, or that the model fits exactly. The last is `farther`
-        of that class alone. Arguments are those of `nearest`, and true classes and weights. Means are
-        drawn as far as with all samples.
+        Distances are those of `nearest`. Every class counts the same, less what few samples tell: a
+        sample counts as 1 / n, relative to the largest class, and by (n − 1) / n to a power; as 0 if it
+        was the only one of its class, or if the model fits it exactly. The last is `farther` of that
+        class alone. Arguments are those of `nearest`, and true classes and weights. Means are drawn as
+        far as with all samples.
         """
         inner, square = self._whitened(ridge_scores, leverages)
         # A sample of weight 2 is two samples, of which one is left out.
@@ -352,7 +362,8 @@ class Discriminant:
         n = torch.where(nearest == local, others, self.n[nearest])
         distances = (square + gain.squeeze(1) * D_x**2 - 2 * best) / (1 + 1 / n)
         sound = (others > 0) & (left > _LEAST_LEFT) & (1 - heavy * leverages > _LEAST_LEFT)
-        return scores, distances, sound * (others / self.n[local]), 1 + self.drawn[local] / others
+        counts = sound * (others / self.n[local]) ** _OF_FEW * (self.n.max() / self.n[local])
+        return scores, distances, counts, 1 + self.drawn[local] / others
 
 
 @dataclass(frozen=True)
@@ -370,18 +381,17 @@ class Calibration:
         return cls(0.0, torch.zeros_like(_TEMPERATURES), torch.zeros(_BINS, dtype=torch.float64))
 
     def plus(
-        self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor, shares: Tensor
+        self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor, counts: Tensor
     ) -> Calibration:
         """Return the calibration with more samples, of true classes in ``columns``.
 
         ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms. Scores
         are those of `Discriminant.left_out`, divided by how much farther samples were, which makes
-        samples of small and large classes alike. Of a class of n samples, the share n − 1 of n was there
-        to score the sample. A score far beyond those of known classes would decide alone: it counts
-        like the highest of them.
+        samples of small and large classes alike; counts are what it says that they count. A score far
+        beyond those of known classes would decide alone: it counts like the highest of them.
         """
         scores = scores / (scores.amax(dim=1, keepdim=True).abs() / _KNOWN).clamp(min=1.0)
-        own, counted = scores.gather(1, columns.unsqueeze(1)).squeeze(1), weights * shares**_OF_FEW
+        own, counted = scores.gather(1, columns.unsqueeze(1)).squeeze(1), weights * counts
         losses = [(torch.logsumexp(scores / T, 1) - own / T) @ counted for T in _TEMPERATURES.tolist()]
         places = ((novelties - _FIRST) / _WIDTH).long().clamp(0, _BINS - 1)
         added = torch.bincount(places, weights, minlength=_BINS)

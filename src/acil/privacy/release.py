@@ -29,7 +29,7 @@ from acil.core.linalg import mirror_
 from acil.core.model import Learnt
 from acil.core.parameters import FITTED, is_number
 from acil.core.ridge import Ridge
-from acil.core.scores import Calibration, discriminant, released
+from acil.core.scores import Calibration, Discriminants
 from acil.core.sums import Sums
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.extras import install
@@ -356,7 +356,9 @@ def model_of(
     settings = {**origin.get_params(), "gamma": gamma, "random_state": state.seed, "device": "cpu"}
     release = type(origin)(**settings)
     expansion = state.model.expansion
-    mixer = released if state.model.mixer is discriminant else state.model.mixer
+    mixer = state.model.mixer
+    if isinstance(mixer, Discriminants):
+        mixer = replace(mixer, draw=False)
     model = AnalyticModel(expansion, head, torch.device("cpu"), mixer)
     # What was measured on samples stays behind; typical values stand for it.
     calibration = state.calibration and Calibration.empty().merged(None)

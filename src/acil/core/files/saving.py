@@ -43,13 +43,12 @@ from acil.core.recursion import Recursion
 from acil.core.ridge import Ridge, Solution
 from acil.core.scores import (
     Calibration,
+    Discriminants,
     Pooled,
     condition,
-    discriminant,
     heights,
     mixer_of,
     of_heights,
-    released,
 )
 from acil.core.sums import PRECISIONS, Matrix, Sums
 from acil.errors import ACILError, InputError, ModelFileError, SingularMatrixError, UnsupportedError
@@ -62,8 +61,6 @@ _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 Get = Callable[[str], Any]
 #: Tensors that prediction does not need.
 _SUMS = ("gram", "moment", "total", "rfaum")
-#: Scores that the header calls discriminant.
-_DISCRIMINANT = (discriminant, released)
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
@@ -234,7 +231,8 @@ def _header(
         if isinstance(model.mixer, Pooled)
         else model.mixer is heights,
         "clip_norm": model.expansion.clip_norm,
-        "scores": "discriminant" if model.mixer in _DISCRIMINANT else "ridge",
+        "scores": "discriminant" if isinstance(model.mixer, Discriminants) else "ridge",
+        "unseen": getattr(model.mixer, "unseen", 0.0),
         "standardize": state.scaling is not None,
         "classes": classes.tolist(),
         "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
@@ -323,8 +321,9 @@ def _assembled(
     # In files of format 5, true was another rule.
     old = header["class_balance"] is True
     mixer = heights if old else mixer_of(header["scores"], header["class_balance"])
-    if mixer is discriminant and header["release"] and header["release"]["private"]:
-        mixer = released
+    if isinstance(mixer, Discriminants):
+        private = header["release"] is not None and header["release"]["private"]
+        mixer = Discriminants(not private, header["unseen"])
     model = AnalyticModel(expansion, head, where, mixer)
     if "mixing" in parts:
         model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]
