@@ -77,7 +77,7 @@ class Pooled:
         """Return the square map and the intercepts."""
         ridge = model.ridge
         intercept = ridge.coefficients()[1]  # first, because it may solve anew
-        weights = ridge.moment_and_class_weights()[1]
+        weights = ridge.class_weights
         n_classes, present = len(weights), torch.nonzero(weights > 0).flatten()
         n = weights[present]
         w = (n / n.max()) ** -self.exponent
@@ -98,7 +98,7 @@ class Pooled:
 
 def explained(ridge: Ridge) -> Tensor:
     """Return K = Σ w y f(x)ᵀ of targets y and their estimates f(x), of shape (n_classes, n_classes)."""
-    weights = ridge.moment_and_class_weights()[1]
+    weights = ridge.class_weights
     K = ridge.products()[0]
     return K + torch.outer(weights, weights) / weights.sum() if ridge.intercept else K
 
@@ -200,7 +200,7 @@ class Discriminant:
     def _made(cls, model: AnalyticModel, draw: bool) -> Discriminant:
         # First, because it may solve anew
         ridge, freedom = model.ridge, model.degrees_of_freedom()
-        moment, weights = ridge.moment_and_class_weights()
+        moment, weights = ridge.sums.moment, ridge.class_weights
         present = torch.nonzero(weights > 0).flatten()
         n, kind = weights[present], moment.dtype
         r, share = n.sqrt(), n / n.sum()
@@ -227,10 +227,9 @@ class Discriminant:
         noise = draw * v / n
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)
-        # Rounding in means is a share of their length, by S⁻¹ at most 1 / γ of its square.
-        length = float(moment.square().sum(dim=0).cpu().double()[present] @ (1 / n)) / float(n.sum())
+        # Rounding in means is a share of the length of rows, by S⁻¹ at most 1 / γ of its square.
         rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
-        moved = rounding**2 * length / model.gamma() if model.gamma() else 0.0
+        moved = rounding**2 * mean_square(model) / model.gamma() if model.gamma() else 0.0
         if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(
             share @ products.diagonal()
         ):
