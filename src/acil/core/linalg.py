@@ -119,11 +119,13 @@ def plain_torch() -> Iterator[None]:
 
     Tensors made in the first cannot be written later, and the second rounds float32 to half precision.
     """
-    with torch.inference_mode(False), ExitStack() as modes:
+    with ExitStack() as modes:
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 modes.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":
+        if torch.empty(0).device.type != "cpu":  # sooner told than by torch.get_default_device
             modes.enter_context(torch.device("cpu"))
         yield
 

@@ -365,6 +365,8 @@ class Ridge:
             return False
         if self.latest.n_samples + n_rows > 2 * solution.n_samples:
             return True
+        if n_rows:  # of which classes they are is looked at afterwards
+            return False
         d = len(self.sums.moment)
         now, then = min(self.most_freedom(), d), min(solution.freedom, d)
         return not then / 2 <= now <= then * 2
