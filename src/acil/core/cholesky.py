@@ -113,8 +113,9 @@ class Factor:
 
     def leverage(self, rows: Tensor) -> Tensor:
         """Return xᵀ R x of each row."""
+        # zᵀ (I − VᵀV) z, with z = L⁻¹x
         whitened = self.whiten(rows.mT)
-        return (whitened * self._corrected(whitened)).sum(dim=0)
+        return whitened.square().sum(dim=0) - (self._rows.values @ whitened).square().sum(dim=0)
 
     def trace_of_inverse(self, overwrite: bool = False) -> float:
         """Return tr R, of the centred A with an intercept; L is lost if it may be overwritten."""

@@ -253,9 +253,10 @@ def cholesky_in_place_(matrix: Tensor) -> Tensor:
 @sized(lambda lower, right, transposed=False: len(lower) * right.numel() / 2)
 def solve_lower(lower: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
     """Return L⁻¹ right, or L⁻ᵀ right, for ``right`` of shape (d, k) and the lower triangle L."""
-    if right.numel() == len(lower) > 0 and lower.device.type == "cpu" and lower.is_contiguous():
-        # In a stream. For a vector torch takes up to twice as long; this never starts a thread.
-        solve = _routine("trsv", lower, lower=0, trans=int(not transposed))
+    vector = right.numel() == len(lower) > 0 and lower.device.type == "cpu"
+    if vector and not transposed and lower.is_contiguous():
+        # In a stream. torch takes up to twice as long, only this way; SciPy starts no thread for it.
+        solve = _routine("trsv", lower, lower=0, trans=1)
         return torch.from_numpy(solve(lower.numpy().T, right[:, 0].numpy())).unsqueeze(1)
     solution: Tensor = torch.linalg.solve_triangular(
         lower.mT if transposed else lower, right, upper=transposed
