@@ -209,7 +209,8 @@ def check_parameters(estimator: Any) -> dict[str, Any]:
     settings = {}
     for name, parameter in PARAMETERS.items():
         settings[name] = value = getattr(estimator, name)
-        if value is not parameter.default:  # most are, and a stream asks again with every sample
+        # Most have their default, and a stream asks again with every sample.
+        if type(value) is not type(parameter.default) or value != parameter.default:
             if not parameter.values.accepts(value):
                 raise invalid(name, parameter.values.words, value)
             settings[name] = plain(value)

@@ -208,7 +208,7 @@ class Discriminant:
         K, squares = (
             part if len(n) == len(part) else part[present][:, present] for part in ridge.products()
         )
-        factor, singular = torch.linalg.cholesky_ex(n.diag() - (K + K.T) / 2)
+        factor, singular = torch.linalg.cholesky_ex(n.diag() - K)
         inverse = torch.cholesky_inverse(factor)
         # Its norm, in units of the weights
         norm = float(n @ inverse.square() @ n) ** 0.5
@@ -226,25 +226,26 @@ class Discriminant:
         # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
         t = min(t, int(ridge.counts.sum()) - len(n))
         v = t / max(free - t, _LEAST_LEFT * total_weight)
-        noise, q = draw * v / n, share * (1 - share)
-        among, total = float(q.sum()), float(share @ (squared - products @ share))
+        total, among = float(share @ (squared - products @ share)), float(share @ (1 - share))
         # Rounding in means is a share of the length of rows, by S⁻¹ at most 1 / γ of its square.
         rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
         moved = rounding**2 * mean_square(model) / model.gamma() if model.gamma() else 0.0
         if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ squared):
             total = 0.0
-        # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c)
-        spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(among, 1e-300)
-        spread = spread or 1.0  # one class, or means that are all the same
-        drawn = spread / (spread + noise)
+        # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c), which is C − 1 of v / n
+        noise = draw * v
+        real = max(total - noise * (len(n) - 1) / total_weight, _LEAST_SPREAD * total)
+        spread = real / max(among, 1e-300) or 1.0  # one class, or means that are all the same
+        drawn = n / (n + noise / spread)
         size = d * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
         observed = max(1.0, total / (spread * max(among, 1e-300)))
         sensitivity = observed * (1 + size * (1 - float(drawn.min())))
-        centre, rest = drawn / drawn.sum(), 1 - drawn
+        centre = drawn / drawn.sum()
         inner = products @ centre
-        square = (centre @ inner).unsqueeze(0)
-        squares = drawn * (drawn * squared + 2 * rest * inner) + rest * rest * square
-        squares = torch.cat([squares, square])
+        square = centre @ inner
+        # s² μ_cᵀS⁻¹μ_c + 2 s (1 − s) …, of means that are s_c from the centre to μ_c
+        squares = square.lerp(inner, drawn).lerp(inner.lerp(squared, drawn), drawn)
+        squares = torch.cat([squares, square.unsqueeze(0)])
         if not t:
             # No scatter is known, only γ: rows at right angles to those learnt are to be unlike
             v = mean_square(model) / (model.gamma() or 1.0) / 6

@@ -181,22 +181,21 @@ class Sums:
     def tallied(self, block: Block) -> Sums:
         """Return sums that count samples, and weigh them, but have nothing of their rows."""
         new, (_, targets, weights) = copy(self), block
-        new.counts, new.target_total = self.counts.clone(), self.target_total.clone()
-        new._products = None if self._products is None else self._products.clone()
         ones = torch.ones(len(targets), dtype=torch.float64)
         new._tally(targets, ones if weights is None else weights.cpu().double(), 1)
         return new
 
     def _tally(self, targets: Tensor, heavy: Tensor, sign: int) -> None:
-        """Add samples to what depends on targets and weights alone."""
+        """Replace what depends on targets and weights alone by that with more samples."""
         if self._products is None:
-            self.counts.index_add_(0, targets, torch.full_like(targets, sign))
-            self.target_total.index_add_(0, targets, heavy, alpha=sign)
+            counts = torch.bincount(targets, minlength=len(self.counts))
+            total = torch.bincount(targets, heavy, minlength=len(self.counts))
         else:
             y = targets.cpu().double()
-            self.counts += sign * (y != 0).sum(dim=0)
-            self.target_total += sign * (heavy @ y)
-            self._products += sign * (y.T @ (heavy.unsqueeze(1) * y))
+            counts, total = (y != 0).sum(dim=0), heavy @ y
+            self._products = self._products + sign * (y.T @ (heavy.unsqueeze(1) * y))
+        self.counts = torch.add(self.counts, counts, alpha=sign)
+        self.target_total = torch.add(self.target_total, total, alpha=sign)
         self.total_weight += sign * float(heavy.sum())
         self.n_samples += sign * len(heavy)
 
