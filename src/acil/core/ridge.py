@@ -382,8 +382,8 @@ class Ridge:
         rows, targets, weights = block
         return weighted(self._with_one(rows), targets, weights, len(self.sums.counts))[:2]
 
-    def _correct(self, X: Tensor, Y: Tensor) -> None:
-        """Correct factor, weights and products."""
+    def _correct(self, X: Tensor, Y: Tensor, late: Sums | None = None) -> None:
+        """Correct factor and weights; and products, given sums that have counted these rows."""
         solution, self.solution = self.solution, None
         if solution is None or solution.factor is None:
             return
@@ -398,26 +398,26 @@ class Ridge:
         P, inner = P.to(before), inner.to(before)
         coef = torch.addmm(before, P, inner)
         self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
-        if self._products is None or self._products[0] is not before:
+        if late is None or self._products is None or self._products[0] is not before:
             return
-        (K, squares), k, G, G_after = self._products[1:], int(self.intercept), Y, Y
-        n, total = self.class_weights.to(Y), self.latest.total_weight
-        if float(K.trace()) < _LEAST_EXPLAINED * total:
+        (K, squares), k, targets = self._products[1:], int(self.intercept), [Y, Y]
+        if float(K.trace()) < _LEAST_EXPLAINED * late.total_weight:
             return
-        if k:  # less the mean of the targets, before and after these
-            roots = X[:, :1]
-            mean = (n + (roots * Y).sum(dim=0)) / (total + roots.square().sum())
-            G, G_after = Y - roots * (n / total), Y - roots * mean
+        if k:  # less their means, before and after these rows
+            means = (sums.target_total.to(Y) / sums.total_weight for sums in (self.latest, late))
+            targets = [torch.addmm(Y, X[:, :1], mean.unsqueeze(0), alpha=-1) for mean in means]
         # As A W = M, Σ w y yᵀ − K grows by Eᵀ E' for the residuals E before and E' after.
         left = torch.addmm(residual, X @ P, inner, alpha=-1)
-        K = K + (G.T @ G_after - residual.T @ left).cpu().double()
-        half = torch.addmm(before[k:].T @ P[k:], inner.T, P[k:].T @ P[k:], alpha=0.5) @ inner
+        K = K + (targets[0].T @ targets[1] - residual.T @ left).cpu().double()
+        W, P = before[k:], P[k:]
+        half = torch.addmm(W.T @ P, inner.T, P.T @ P, alpha=0.5) @ inner
         self._products = coef, K, squares + (half + half.T).cpu().double()
 
     def _wait(self, block: Block) -> None:
         """Learn a block that waits to be added to the sums."""
-        self._correct(*self._weighted(block))
-        self._late, self._waiting = self.latest.tallied(block), (*self._waiting, block)
+        late = self.latest.tallied(block)
+        self._correct(*self._weighted(block), late)
+        self._late, self._waiting = late, (*self._waiting, block)
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows

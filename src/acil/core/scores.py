@@ -203,10 +203,11 @@ class Discriminant:
         weights, kind, d = ridge.class_weights, model.precision.sums, model.expansion.size
         present = torch.nonzero(weights > 0).flatten()
         n = weights[present]
+        C = len(n)
         total_weight = float(n.sum())
         share = n / total_weight
         K, squares = (
-            part if len(n) == len(part) else part[present][:, present] for part in ridge.products()
+            part if C == len(part) else part[present][:, present] for part in ridge.products()
         )
         factor, singular = torch.linalg.cholesky_ex(n.diag() - K)
         inverse = torch.cholesky_inverse(factor)
@@ -220,11 +221,11 @@ class Discriminant:
         # N⁻¹ K (N − K)⁻¹ = (N − K)⁻¹ − N⁻¹, where a difference would not do: on the diagonal
         products, squared = inverse.clone(), (K * inverse).sum(dim=1) / n
         products.diagonal().copy_(squared)
-        free = total_weight - len(n)
+        free = total_weight - C
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (N − K)⁻¹ WᵀW
         t = max(freedom - ridge.intercept - model.gamma() * float((inverse * squares).sum()), 0.0)
         # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
-        t = min(t, int(ridge.counts.sum()) - len(n))
+        t = min(t, int(ridge.counts.sum()) - C)
         v = t / max(free - t, _LEAST_LEFT * total_weight)
         total, among = float(share @ (squared - products @ share)), float(share @ (1 - share))
         # Rounding in means is a share of the length of rows, by S⁻¹ at most 1 / γ of its square.
@@ -234,7 +235,7 @@ class Discriminant:
             total = 0.0
         # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c), which is C − 1 of v / n
         noise = draw * v
-        real = max(total - noise * (len(n) - 1) / total_weight, _LEAST_SPREAD * total)
+        real = max(total - noise * (C - 1) / total_weight, _LEAST_SPREAD * total)
         spread = real / max(among, 1e-300) or 1.0  # one class, or means that are all the same
         drawn = n / (n + noise / spread)
         size = d * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
@@ -418,7 +419,7 @@ class Calibration:
         How samples score among few classes says little about scores among many, so they count less.
         Given are the numbers of samples of each class, before and now.
         """
-        share = min(1.0, int((before > 0).sum()) / max(int((now > 0).sum()), 1)) ** _AGEING
+        share = min(1.0, int(before.count_nonzero()) / max(int(now.count_nonzero()), 1)) ** _AGEING
         if share == 1:
             return self
         counted = share * self.samples, share * self.losses, share * self.novelties

@@ -188,14 +188,13 @@ class Sums:
     def _tally(self, targets: Tensor, heavy: Tensor, sign: int) -> None:
         """Replace what depends on targets and weights alone by that with more samples."""
         if self._products is None:
-            counts = torch.bincount(targets, minlength=len(self.counts))
-            total = torch.bincount(targets, heavy, minlength=len(self.counts))
+            self.counts = self.counts.index_add(0, targets, torch.ones_like(targets), alpha=sign)
+            self.target_total = self.target_total.index_add(0, targets, heavy, alpha=sign)
         else:
             y = targets.cpu().double()
-            counts, total = (y != 0).sum(dim=0), heavy @ y
+            self.counts = self.counts + sign * (y != 0).sum(dim=0)
+            self.target_total = self.target_total + sign * (heavy @ y)
             self._products = self._products + sign * (y.T @ (heavy.unsqueeze(1) * y))
-        self.counts = torch.add(self.counts, counts, alpha=sign)
-        self.target_total = torch.add(self.target_total, total, alpha=sign)
         self.total_weight += sign * float(heavy.sum())
         self.n_samples += sign * len(heavy)
 
