@@ -170,7 +170,10 @@ class Factor:
         C, status = torch.linalg.cholesky_ex(S)
         leverage = Z.square().sum(dim=0).max()
         right = torch.cat([U.mT, residual.to(Z)], dim=1)
-        both = solve_lower(C, right) if self._inverses is None else BlockInverses(C).solve(right)
+        if len(X) == 1:
+            both = right / C
+        else:
+            both = solve_lower(C, right) if self._inverses is None else BlockInverses(C).solve(right)
         V, inner = both[:, : len(self.L)], both[:, len(self.L) :]
         new = Factor.__new__(Factor)
         new.__dict__.update(self.__dict__)

@@ -206,21 +206,20 @@ class Discriminant:
         C = len(n)
         total_weight = float(n.sum())
         share = n / total_weight
-        K, squares = (
-            part if C == len(part) else part[present][:, present] for part in ridge.products()
-        )
+        K, squares = (part if len(part) == C else part[present][:, present] for part in ridge.products())
         factor, singular = torch.linalg.cholesky_ex(n.diag() - K)
         inverse = torch.cholesky_inverse(factor)
-        # Its norm, in units of the weights
-        norm = float(n @ inverse.square() @ n) ** 0.5
-        if singular or norm * torch.finfo(kind).eps > _MOST_ROUNDING:
+        # N⁻¹ K (N − K)⁻¹ = (N − K)⁻¹ − N⁻¹, where a difference would not do: on the diagonal
+        products, squared = inverse.clone(), (K * inverse).sum(dim=1) / n
+        products.diagonal().copy_(squared)
+        length, most = float(share @ squared), _MOST_ROUNDING / torch.finfo(kind).eps
+        # In units of the weights, the trace of the inverse is known, and no less than its norm.
+        large = C + total_weight * length > most
+        if singular or (large and float(n @ inverse.square() @ n) > most**2):
             raise SingularMatrixError(
                 f"Samples hardly differ within their classes, and γ = {model.gamma():.3g} is too small "
                 f"for that in {str(kind).removeprefix('torch.')}. Use a larger gamma."
             )
-        # N⁻¹ K (N − K)⁻¹ = (N − K)⁻¹ − N⁻¹, where a difference would not do: on the diagonal
-        products, squared = inverse.clone(), (K * inverse).sum(dim=1) / n
-        products.diagonal().copy_(squared)
         free = total_weight - C
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (N − K)⁻¹ WᵀW
         t = max(freedom - ridge.intercept - model.gamma() * float((inverse * squares).sum()), 0.0)
@@ -231,7 +230,7 @@ class Discriminant:
         # Rounding in means is a share of the length of rows, by S⁻¹ at most 1 / γ of its square.
         rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
         moved = rounding**2 * mean_square(model) / model.gamma() if model.gamma() else 0.0
-        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ squared):
+        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * length:
             total = 0.0
         # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c), which is C − 1 of v / n
         noise = draw * v
