@@ -76,7 +76,6 @@ def waiting():
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda head: head.class_weights,
         lambda head: head.clone(),
         lambda head: head.drop_factor(),
         lambda head: head.flush(),

@@ -113,8 +113,9 @@ class Factor:
 
     def leverage(self, rows: Tensor) -> Tensor:
         """Return xᵀ R x of each row."""
+        # zᵀ (I − VᵀV) z, with z = L⁻¹x
         whitened = self.whiten(rows.mT)
-        return (whitened * self._corrected(whitened)).sum(dim=0)
+        return whitened.square().sum(dim=0) - (self._rows.values @ whitened).square().sum(dim=0)
 
     def trace_of_inverse(self, overwrite: bool = False) -> float:
         """Return tr R, of the centred A with an intercept; L is lost if it may be overwritten."""
@@ -169,7 +170,10 @@ class Factor:
         C, status = torch.linalg.cholesky_ex(S)
         leverage = Z.square().sum(dim=0).max()
         right = torch.cat([U.mT, residual.to(Z)], dim=1)
-        both = solve_lower(C, right) if self._inverses is None else BlockInverses(C).solve(right)
+        if len(X) == 1:
+            both = right / C
+        else:
+            both = solve_lower(C, right) if self._inverses is None else BlockInverses(C).solve(right)
         V, inner = both[:, : len(self.L)], both[:, len(self.L) :]
         new = Factor.__new__(Factor)
         new.__dict__.update(self.__dict__)

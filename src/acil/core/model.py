@@ -241,9 +241,9 @@ class Learnt:
             recent = [(rows.clone(), columns, weights) for rows, columns, weights in blocks]
             blocks = iter(recent)
         model = self.model.with_head(self.model.learner.learn(blocks, n, places, len(classes)))
-        new = replace(self, classes=classes, model=model, changes=self.changes + n)
+        changes = self.changes + n
         if self.calibration is None:
-            return new
+            return replace(self, classes=classes, model=model, changes=changes)
         calibration = self.calibration.among(self.model.head.counts, model.head.counts)
         if at_once:
             calibration = calibration.merged(None)
@@ -252,17 +252,22 @@ class Learnt:
             uncounted = tuple((rows, places[c], weights) for rows, c, weights in uncounted)
         waiting = self.n_uncounted + sum(len(rows) for rows, _, _ in recent)
         return replace(
-            new, calibration=calibration, uncounted=(*uncounted, *recent), n_uncounted=waiting
+            self,
+            classes=classes,
+            model=model,
+            changes=changes,
+            calibration=calibration,
+            uncounted=(*uncounted, *recent),
+            n_uncounted=waiting,
         )
 
     def counts_at_once(self, samples: Samples) -> bool:
         """Say whether samples have to be counted when they are learnt: the first ones, or many."""
         if self.calibration is None:
             return False
-        # Asking a model that was just fitted must not change it: scikit-learn's rule.
-        first = not bool(self.model.head.counts.any())
         most = min(_MAX_UNCOUNTED, self.model.expansion.size * _UNCOUNTED_SHARE)
-        return first or len(samples.rows) + self.n_uncounted > most
+        # Asking a model that was just fitted must not change it: scikit-learn's rule.
+        return len(samples.rows) + self.n_uncounted > most or not bool(self.model.head.counts.any())
 
     def counted(self, samples: Samples | None = None, before: Learnt | None = None) -> Learnt:
         """Return the state with the samples that wait in the calibration.

@@ -206,11 +206,14 @@ PARAMETERS = {parameter.name: parameter for parameter in _TABLE}
 
 def check_parameters(estimator: Any) -> dict[str, Any]:
     """Return all arguments of an estimator as plain Python values; raise for the first that is wrong."""
-    values = {name: getattr(estimator, name) for name in PARAMETERS}
+    settings = {}
     for name, parameter in PARAMETERS.items():
-        if not parameter.values.accepts(values[name]):
-            raise invalid(name, parameter.values.words, values[name])
-    settings = {name: plain(value) for name, value in values.items()}
+        settings[name] = value = getattr(estimator, name)
+        # Most have their default, and a stream asks again with every sample.
+        if type(value) is not type(parameter.default) or value != parameter.default:
+            if not parameter.values.accepts(value):
+                raise invalid(name, parameter.values.words, value)
+            settings[name] = plain(value)
     for conflict in _conflicts(settings):
         raise conflict
     return settings

@@ -21,8 +21,9 @@ from acil.errors import InputError, SingularMatrixError
 _MAX_WAITING, _WAITING_SHARE = 512, 1 / 8
 #: Width from which a choice of γ takes about a second on one core: few samples are no reason for one.
 _SLOW_CHOICE = 1536
-#: Multiplications of a product of weights that is made anew rather than corrected.
-_CHEAP_PRODUCTS = 2**22
+#: Share of the targets' squares that weights explain below which their products are made anew:
+#: a correction rounds by the whole of the squares.
+_LEAST_EXPLAINED = 1e-3
 #: Relative residual at which the weights of mixed precision are as good as its sums.
 _REFINED, _MAX_REFINEMENTS = 1e-8, 10
 #: Largest estimate of the condition number for products in float32. Estimates are a little too low: with
@@ -71,9 +72,9 @@ class Ridge:
         self.solution: Solution | None = None
         #: Recent samples: to add many to the sums at once takes little more than to add one.
         self._waiting: tuple[Block, ...] = ()
-        #: The weights of a solution, MᵀW and WᵀW, once they were asked for.
+        #: The weights of a solution and `products` of them, once they were asked for.
         self._products: tuple[Tensor, Tensor, Tensor] | None = None
-        #: The sums with them, but for the matrix.
+        #: The sums with the numbers and weights of samples that wait.
         self._late: Sums | None = None
         #: A solution whose γ is kept for the next one: only few samples have come since.
         self._kept: Solution | None = None
@@ -86,7 +87,7 @@ class Ridge:
 
     @property
     def latest(self) -> Sums:
-        """The sums with samples that wait, but for the matrix; not to be written."""
+        """The sums, of which numbers and weights of samples have those that wait; not to be written."""
         return self.sums if self._late is None else self._late
 
     @property
@@ -97,27 +98,18 @@ class Ridge:
     @property
     def class_weights(self) -> Tensor:
         """Sum of the sample weights of each class."""
-        self.flush()
-        return self.sums.target_total
-
-    def moment_and_class_weights(self) -> tuple[Tensor, Tensor]:
-        """Return Σ w x yᵀ and the weights of the classes, with samples that wait; not to be written."""
-        return self.latest.moment, self.latest.target_total
-
-    def centred_moment(self) -> tuple[Tensor, Tensor]:
-        """Return M = Σ w (x − μ) yᵀ and μ: the mean of all samples with an intercept, else zeros."""
-        sums = self.latest
-        if not self.intercept:
-            return sums.moment, torch.zeros_like(sums.total)
-        mean = sums.total / sums.total_weight
-        return torch.addr(sums.moment, mean, sums.target_total.to(mean), alpha=-1), mean
+        return self.latest.target_total
 
     def products(self) -> tuple[Tensor, Tensor]:
-        """Return MᵀW and WᵀW in float64 on the CPU, with M of `centred_moment`."""
+        """Return MᵀW and WᵀW in float64 on the CPU, where M = Σ w x yᵀ, centred with an intercept."""
         coef = self.solved().coef
         if self._products is None or self._products[0] is not coef:
-            moment, W = self.centred_moment()[0].double(), coef[int(self.intercept) :].double()
-            self._products = coef, (moment.T @ W).cpu(), (W.T @ W).cpu()
+            self.flush()
+            sums, moment, W = self.sums, self.sums.moment, coef[int(self.intercept) :].double()
+            if self.intercept:
+                mean = sums.total / sums.total_weight
+                moment = torch.addr(moment, mean, sums.target_total.to(mean), alpha=-1)
+            self._products = coef, (moment.double().T @ W).cpu(), (W.T @ W).cpu()
         return self._products[1:]
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Ridge:
@@ -373,6 +365,8 @@ class Ridge:
             return False
         if self.latest.n_samples + n_rows > 2 * solution.n_samples:
             return True
+        if n_rows:  # of which classes they are is looked at afterwards
+            return False
         d = len(self.sums.moment)
         now, then = min(self.most_freedom(), d), min(solution.freedom, d)
         return not then / 2 <= now <= then * 2
@@ -388,53 +382,42 @@ class Ridge:
         rows, targets, weights = block
         return weighted(self._with_one(rows), targets, weights, len(self.sums.counts))[:2]
 
-    def _correct(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Correct factor and weights; return two matrices whose product is the change of the weights."""
+    def _correct(self, X: Tensor, Y: Tensor, late: Sums | None = None) -> None:
+        """Correct factor and weights; and products, given sums that have counted these rows."""
         solution, self.solution = self.solution, None
         if solution is None or solution.factor is None:
-            return None
-        coef = solution.coef
+            return
+        before = solution.coef
+        X, Y = X.to(before), Y.to(before)
+        residual = torch.addmm(Y, X, before, alpha=-1)
         # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
-        updated = solution.factor.updated(X, Y.to(coef) - X.to(coef) @ coef)
+        updated = solution.factor.updated(X, residual)
         if updated is None:
-            return None
+            return
         factor, P, inner = updated
-        coef = coef + (P @ inner).to(coef)
+        P, inner = P.to(before), inner.to(before)
+        coef = torch.addmm(before, P, inner)
         self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
-        return P, inner
+        if late is None or self._products is None or self._products[0] is not before:
+            return
+        (K, squares), k, targets = self._products[1:], int(self.intercept), [Y, Y]
+        if float(K.trace()) < _LEAST_EXPLAINED * late.total_weight:
+            return
+        if k:  # less their means, before and after these rows
+            means = (sums.target_total.to(Y) / sums.total_weight for sums in (self.latest, late))
+            targets = [torch.addmm(Y, X[:, :1], mean.unsqueeze(0), alpha=-1) for mean in means]
+        # As A W = M, Σ w y yᵀ − K grows by Eᵀ E' for the residuals E before and E' after.
+        left = torch.addmm(residual, X @ P, inner, alpha=-1)
+        K = K + (targets[0].T @ targets[1] - residual.T @ left).cpu().double()
+        W, P = before[k:], P[k:]
+        half = torch.addmm(W.T @ P, inner.T, P.T @ P, alpha=0.5) @ inner
+        self._products = coef, K, squares + (half + half.T).cpu().double()
 
     def _wait(self, block: Block) -> None:
         """Learn a block that waits to be added to the sums."""
-        before, (X, Y) = self.solution, self._weighted(block)
-        change = self._correct(X, Y)
-        late = self.latest.draft()
-        late.count(block)
+        late = self.latest.tallied(block)
+        self._correct(*self._weighted(block), late)
         self._late, self._waiting = late, (*self._waiting, block)
-        if before is not None and change is not None:
-            self._correct_products(before, X, Y, *change)
-
-    def _correct_products(
-        self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor
-    ) -> None:
-        """Bring MᵀW and WᵀW up to date after rows X of targets Y, by which W changed by P · inner."""
-        cheap = len(before.coef) * before.coef.shape[1] ** 2 <= _CHEAP_PRODUCTS
-        if cheap or self._products is None or self._products[0] is not before.coef:
-            return
-        k, W, (_, K, squares) = int(self.intercept), before.coef[int(self.intercept) :], self._products
-        P, inner, change = P[k:].to(W), inner.to(W), inner.cpu().double()
-        late, rows, Y = self.latest, X[:, k:].to(W), Y.to(W)
-        grown = late.moment.T @ P
-        if k:
-            mean = late.total / late.total_weight
-            grown -= torch.outer(late.target_total.to(W), mean @ P)
-            # M grows by Σ w (x − μ) yᵀ with the new mean μ, less its change for each sample before.
-            roots = X[:, 0].to(W)
-            rows, old = rows - torch.outer(roots, mean), late.target_total.to(W) - roots @ Y
-            Y = Y - torch.outer(roots, old / (late.total_weight - roots @ roots))
-        K = K + grown.cpu().double() @ change + (Y.T @ (rows @ W)).cpu().double()
-        cross = (W.T @ P).cpu().double() @ change
-        squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
-        self._products = cast(Solution, self.solution).coef, K, squares
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows

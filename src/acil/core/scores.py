@@ -37,7 +37,7 @@ FALSE_ALARMS = 0.05
 #: the share of the samples that is left when others are forgotten.
 _AGEING = 3
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
-_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 9, 0.8, 10.0
+_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 14, 0.8, 10.0
 
 
 def heights(model: AnalyticModel) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ class Pooled:
         """Return the square map and the intercepts."""
         ridge = model.ridge
         intercept = ridge.coefficients()[1]  # first, because it may solve anew
-        weights = ridge.moment_and_class_weights()[1]
+        weights = ridge.class_weights
         n_classes, present = len(weights), torch.nonzero(weights > 0).flatten()
         n = weights[present]
         w = (n / n.max()) ** -self.exponent
@@ -98,7 +98,7 @@ class Pooled:
 
 def explained(ridge: Ridge) -> Tensor:
     """Return K = Σ w y f(x)ᵀ of targets y and their estimates f(x), of shape (n_classes, n_classes)."""
-    weights = ridge.moment_and_class_weights()[1]
+    weights = ridge.class_weights
     K = ridge.products()[0]
     return K + torch.outer(weights, weights) / weights.sum() if ridge.intercept else K
 
@@ -147,21 +147,20 @@ class Discriminant:
     -----
     For class c let n_c be its weight and μ_c its mean; A = gram + γI, W = A⁻¹ moment the ridge weights,
     and S = A − Σ n_c μ_c μ_cᵀ the scatter within classes, plus γI. Everything follows from W and the
-    sums. With r_c = √n_c, U = W / r and K = (moment / r)ᵀ U,
+    sums. With the diagonal matrix N of the n_c and K = momentᵀ W,
 
     .. math::
 
-        S^{-1} μ_c = U (I - K)^{-1} e_c / r_c, \qquad
-        xᵀS^{-1}x = xᵀA^{-1}x + uᵀ(I - K)^{-1}u, \quad u = Uᵀx.
+        S^{-1} μ_c = W (N - K)^{-1} e_c, \qquad
+        xᵀS^{-1}x = xᵀA^{-1}x + uᵀ(N - K)^{-1}u, \quad u = Wᵀx.
 
     The mean of few samples lies too far out: its squared distance to the true mean, measured by S⁻¹, is
     v / n_c on average, where v = t / (n − C − t) and t = d − γ tr S⁻¹. So each mean is drawn towards the
     mean of all classes, by the factor s_c = b / (b + v / n_c), where b is the squared distance of true
     means from their centre. This is the best estimate if true means are normally distributed (James and
-    Stein), and leaves the means of large classes as they are. What chance adds to the length of μ̃_c
-    would keep samples from classes of few: S tells s_c² v / n_c of it, which is s_c (1 − s_c) b, and
-    drawing makes up for that, but S has hardly seen such a class. So ‖μ̃_c‖² is taken to be shorter by
-    a share of as much: see `Discriminants`.
+    Stein), and leaves the means of large classes as they are. It makes up for what chance adds to
+    ‖μ_c‖², v / n_c, which would keep samples from classes of few. But S has hardly seen such a class, in
+    which chance adds more: so ‖μ_c‖² is taken to be shorter by a share of v / n_c, see `Discriminants`.
 
     All of it is the same for rows and means that are shifted together. So if the regression has an
     intercept, x and μ_c are taken from the mean of all samples, where W and A are centred: xᵀW is then
@@ -177,7 +176,7 @@ class Discriminant:
     #: What to take from scores of the regression, of shape (n_present,), and from leverages.
     shares: Tensor
     base: float
-    #: (I − K)⁻¹ and μ_iᵀS⁻¹μ_j.
+    #: (N − K)⁻¹ and μ_iᵀS⁻¹μ_j.
     inverse: Tensor
     products: Tensor
     #: s_c, and what the centre is made of: μ̃_c is s_c μ_c and 1 − s_c of the centre.
@@ -208,58 +207,58 @@ class Discriminant:
     def _made(cls, model: AnalyticModel, draw: bool) -> Discriminant:
         # First, because it may solve anew
         ridge, freedom = model.ridge, model.degrees_of_freedom()
-        moment, weights = ridge.moment_and_class_weights()
+        weights, kind, d = ridge.class_weights, model.precision.sums, model.expansion.size
         present = torch.nonzero(weights > 0).flatten()
-        n, kind = weights[present], moment.dtype
-        r, share = n.sqrt(), n / n.sum()
-        K, squares = (
-            part if len(n) == len(part) else part[present][:, present] for part in ridge.products()
-        )
-        K, squares = K / torch.outer(r, r), squares / torch.outer(r, r)
-        factor, singular = torch.linalg.cholesky_ex(
-            torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2
-        )
+        n = weights[present]
+        C = len(n)
+        total_weight = float(n.sum())
+        share = n / total_weight
+        K, squares = (part if len(part) == C else part[present][:, present] for part in ridge.products())
+        factor, singular = torch.linalg.cholesky_ex(n.diag() - K)
         inverse = torch.cholesky_inverse(factor)
-        if singular or float(inverse.norm()) * torch.finfo(kind).eps > _MOST_ROUNDING:
+        # N⁻¹ K (N − K)⁻¹ = (N − K)⁻¹ − N⁻¹, where a difference would not do: on the diagonal
+        products, squared = inverse.clone(), (K * inverse).sum(dim=1) / n
+        products.diagonal().copy_(squared)
+        length, most = float(share @ squared), _MOST_ROUNDING / torch.finfo(kind).eps
+        # In units of the weights, the trace of the inverse is known, and no less than its norm.
+        large = C + total_weight * length > most
+        if singular or (large and float(n @ inverse.square() @ n) > most**2):
             raise SingularMatrixError(
                 f"Samples hardly differ within their classes, and γ = {model.gamma():.3g} is too small "
                 f"for that in {str(kind).removeprefix('torch.')}. Use a larger gamma."
             )
-        products = K @ inverse / torch.outer(r, r)
-        free = float(n.sum()) - len(n)
-        # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
+        free = total_weight - C
+        # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (N − K)⁻¹ WᵀW
         t = max(freedom - ridge.intercept - model.gamma() * float((inverse * squares).sum()), 0.0)
         # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
-        t = min(t, int(ridge.counts.sum()) - len(n))
-        v = t / max(free - t, _LEAST_LEFT * float(n.sum()))
-        noise = draw * v / n
-        gaps = products.diagonal() - 2 * products @ share + share @ products @ share
-        total, q = float(share @ gaps), share * (1 - share)
-        # Rounding in means is a share of their length, by S⁻¹ at most 1 / γ of its square.
-        length = float(moment.square().sum(dim=0).cpu().double()[present] @ (1 / n)) / float(n.sum())
+        t = min(t, int(ridge.counts.sum()) - C)
+        v = t / max(free - t, _LEAST_LEFT * total_weight)
+        total, among = float(share @ (squared - products @ share)), float(share @ (1 - share))
+        # Rounding in means is a share of the length of rows, by S⁻¹ at most 1 / γ of its square.
         rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
-        moved = rounding**2 * length / model.gamma() if model.gamma() else 0.0
-        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(
-            share @ products.diagonal()
-        ):
+        moved = rounding**2 * mean_square(model) / model.gamma() if model.gamma() else 0.0
+        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * length:
             total = 0.0
-        # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c)
-        spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(float(q.sum()), 1e-300)
-        spread = spread or 1.0  # one class, or means that are all the same
-        drawn = spread / (spread + noise)
-        size = len(moment) * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
-        observed = max(1.0, total / (spread * max(float(q.sum()), 1e-300)))
+        # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c), which is C − 1 of v / n
+        noise = draw * v
+        real = max(total - noise * (C - 1) / total_weight, _LEAST_SPREAD * total)
+        spread = real / max(among, 1e-300) or 1.0  # one class, or means that are all the same
+        drawn = n / (n + noise / spread)
+        size = d * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
+        observed = max(1.0, total / (spread * max(among, 1e-300)))
         sensitivity = observed * (1 + size * (1 - float(drawn.min())))
-        centre, products = drawn / drawn.sum(), (products + products.T) / 2
-        inner, rest = products @ centre, 1 - drawn
-        square = (centre @ inner).unsqueeze(0)
-        squares = drawn**2 * products.diagonal() + 2 * drawn * rest * inner + rest**2 * square
+        centre = drawn / drawn.sum()
+        inner = products @ centre
+        square = centre @ inner
         unseen = model.mixer.unseen if isinstance(model.mixer, Discriminants) else 0.0
-        squares = torch.cat([squares - unseen * spread * drawn * rest, square])
+        squared -= unseen * noise / n
+        # s² μ_cᵀS⁻¹μ_c + 2 s (1 − s) …, of means that are s_c from the centre to μ_c
+        squares = square.lerp(inner, drawn).lerp(inner.lerp(squared, drawn), drawn)
+        squares = torch.cat([squares, square.unsqueeze(0)])
         if not t:
             # No scatter is known, only γ: rows at right angles to those learnt are to be unlike
             v = mean_square(model) / (model.gamma() or 1.0) / 6
-        shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
+        shares, base = (share, 1 / total_weight) if ridge.intercept else (torch.zeros_like(n), 0.0)
         v = v or 1.0
         parts = present, n, shares, base, inverse, products, drawn, centre, squares
         return cls(*parts, spread, v, sensitivity)
@@ -272,11 +271,11 @@ class Discriminant:
 
     def condition(self, ridge: Ridge) -> float:
         """Return what rounding in the sums is multiplied by in the scores, at most."""
-        U = ridge.coefficients()[0][:, self.present.to(ridge.sums.moment.device)]
-        # S⁻¹ = A⁻¹ + U (I − K)⁻¹ Uᵀ
-        inner = (self.inverse / torch.outer(self.n, self.n).sqrt()).to(U)
+        W = ridge.coefficients()[0][:, self.present.to(ridge.sums.moment.device)]
+        # S⁻¹ = A⁻¹ + W (N − K)⁻¹ Wᵀ
+        inner = self.inverse.to(W)
         found = self.sensitivity * ridge.condition(
-            lambda block: (U @ (inner @ (U.T @ block.to(U)))).to(block)
+            lambda block: (W @ (inner @ (W.T @ block.to(W)))).to(block)
         )
         return math.inf if math.isnan(found) else found  # of sums of an edited file
 
@@ -285,16 +284,17 @@ class Discriminant:
 
         ``offsets``, of shape (n_classes,), are the intercepts of the regression.
         """
-        r = self.n.sqrt()
+        # Column c: W (N − K)⁻¹ (μ̃_c − centre), and μ̃_c − centre is s_c (μ_c − centre)
+        columns = self.inverse - (self.inverse @ self.centre).unsqueeze(1)
+        columns *= self.drawn / self.spread
+        shift = offsets.cpu().double()[self.present] - self.shares
+        constants = (self.squares[-1] - self.squares[:-1]) / (2 * self.spread) + shift @ columns
+        if len(columns) == len(offsets):
+            return columns, constants
         mixing = torch.zeros(len(offsets), len(offsets), dtype=torch.float64)
         intercept = torch.zeros(len(offsets), dtype=torch.float64)
-        # Column c: W / r · (I − K)⁻¹ / r · (μ̃_c − centre), and μ̃_c − centre is s_c (μ_c − centre)
-        columns = self.inverse / torch.outer(r, r)
-        columns = (columns - (columns @ self.centre).unsqueeze(1)) * (self.drawn / self.spread)
         mixing[self.present.unsqueeze(1), self.present] = columns
-        halves = (self.squares[-1] - self.squares[:-1]) / 2
-        shift = offsets.cpu().double()[self.present] - self.shares
-        intercept[self.present] = halves / self.spread + shift @ columns
+        intercept[self.present] = constants
         return mixing, intercept
 
     @property
@@ -308,9 +308,9 @@ class Discriminant:
 
     def _whitened(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
         """Return xᵀS⁻¹μ_j and xᵀS⁻¹x of rows with these scores of the regression and leverages."""
-        u = (ridge_scores[:, self.present].double() - self.shares) / self.n.sqrt()
+        u = ridge_scores[:, self.present].double() - self.shares
         whitened = u @ self.inverse
-        return whitened / self.n.sqrt(), leverages.double() - self.base + (whitened * u).sum(dim=1)
+        return whitened, leverages.double() - self.base + (whitened * u).sum(dim=1)
 
     def nearest(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
         """Return the highest score of each row and its squared distance to that class's mean, by S⁻¹.
@@ -428,7 +428,9 @@ class Calibration:
         How samples score among few classes says little about scores among many, so they count less.
         Given are the numbers of samples of each class, before and now.
         """
-        share = min(1.0, int((before > 0).sum()) / max(int((now > 0).sum()), 1)) ** _AGEING
+        share = min(1.0, int(before.count_nonzero()) / max(int(now.count_nonzero()), 1)) ** _AGEING
+        if share == 1:
+            return self
         counted = share * self.samples, share * self.losses, share * self.novelties
         return Calibration(*counted, self.approximate)
 

@@ -166,24 +166,37 @@ class Sums:
             X, Y, heavy = weighted(rows, local, weights, len(present))
         else:
             X, Y, heavy = weighted(rows, targets, weights, len(self.counts))
+        self._tally(targets, heavy, sign)
         # moment += Xᵀ Y, the sum of Eq. (7)
         change = (X.T @ Y).to(self.moment)
         if self._products is None:
             self.moment.index_add_(1, present.to(change.device), change, alpha=sign)
-            self.counts.index_add_(0, targets, torch.full_like(targets, sign))
-            self.target_total.index_add_(0, targets, sign * heavy)
             total = change.sum(dim=1)  # each target sums to one
         else:
-            y = targets.cpu().double()
             self.moment += sign * change
-            self.counts += sign * (y != 0).sum(dim=0)
-            self.target_total += sign * (heavy @ y)
-            self._products += sign * (y.T @ (heavy.unsqueeze(1) * y))
             total = X.T @ heavy.sqrt().to(X)
         self.total.add_(total.to(self.total), alpha=sign)
+        return X
+
+    def tallied(self, block: Block) -> Sums:
+        """Return sums that count samples, and weigh them, but have nothing of their rows."""
+        new, (_, targets, weights) = copy(self), block
+        ones = torch.ones(len(targets), dtype=torch.float64)
+        new._tally(targets, ones if weights is None else weights.cpu().double(), 1)
+        return new
+
+    def _tally(self, targets: Tensor, heavy: Tensor, sign: int) -> None:
+        """Replace what depends on targets and weights alone by that with more samples."""
+        if self._products is None:
+            self.counts = self.counts.index_add(0, targets, torch.ones_like(targets), alpha=sign)
+            self.target_total = self.target_total.index_add(0, targets, heavy, alpha=sign)
+        else:
+            y = targets.cpu().double()
+            self.counts = self.counts + sign * (y != 0).sum(dim=0)
+            self.target_total = self.target_total + sign * (heavy @ y)
+            self._products = self._products + sign * (y.T @ (heavy.unsqueeze(1) * y))
         self.total_weight += sign * float(heavy.sum())
         self.n_samples += sign * len(heavy)
-        return X
 
     def merge(self, other: Sums, positions: Tensor) -> None:
         """Add the sums of other samples; their column i is our column ``positions[i]``."""
