@@ -48,9 +48,10 @@ def most_freedom(weights: Tensor, share: float) -> float:
     C² / Σ 1 / n_c samples equally. Two samples of a new class make this few, however many there are of
     others: more freedom fits what only the others have shown.
     """
-    present = weights[weights > 0].double()
-    C = len(present)
-    return max(C, 2 * (C - 1)) + share * C**2 / float((1 / present).sum())
+    n = weights.numpy()  # which is sooner done for few numbers, and once for each sample of a stream
+    n = n[n > 0]
+    C = len(n)
+    return max(C, 2 * (C - 1)) + share * C**2 / float((1 / n).sum()) if C else math.inf
 
 
 def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = math.inf) -> float:

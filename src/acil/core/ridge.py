@@ -354,10 +354,9 @@ class Ridge:
 
     def most_freedom(self) -> float:
         """Return the most degrees of freedom that a choice of γ may leave."""
-        weights = self.latest.target_total
-        if self.freedom is None or not bool((weights > 0).any()):
+        if self.freedom is None:
             return math.inf
-        return gcv.most_freedom(weights, self.freedom)
+        return gcv.most_freedom(self.latest.target_total, self.freedom)
 
     def _is_due(self, solution: Solution, n_rows: int = 0) -> bool:
         """Say whether γ, chosen for other samples than with these, is due for another choice."""
