@@ -130,17 +130,17 @@ def test_duplicates_and_contradictions_are_told(desk, tmp_path):
     table.write_text("text,label\nmy card,card\nmy card ,card\nthe rain,card\nthe rain,weather\n")
     result = acil("learn", table, "--model", desk)
     assert "2 texts come more than once, and count each time (my card, the rain)" in result.stderr
-    assert "1 text comes under several classes, and count for each (the rain)" in result.stderr
+    assert "1 text comes under several classes, and counts for each (the rain)" in result.stderr
     assert counts(desk)["card"] == EACH + 3
 
 
 def test_predict_takes_typed_texts_lines_and_tables(desk, tickets, tmp_path, monkeypatch):
     typed = json.loads(acil("predict", desk, "--text", "my card", "--text", "the rain", "--json").stdout)
     assert [found["text"] for found in typed] == ["my card", "the rain"]
-    piped = CliRunner().invoke(
-        app, ["predict", str(desk), "-", "--json"], input=b"my card\n\nthe rain\r\n"
-    )
-    assert json.loads(piped.stdout) == typed
+    for where in (["-"], ["--text", "-"]):
+        lines = {"input": b"my card\n\nthe rain\r\n"}
+        piped = CliRunner().invoke(app, ["predict", str(desk), *where, "--json"], **lines)
+        assert json.loads(piped.stdout) == typed
     # Only ends of lines divide texts.
     divided = {"input": "my\x0ccard\nthe\u2028rain".encode()}
     piped = CliRunner().invoke(app, ["predict", str(desk), "-", "--json"], **divided)

@@ -182,6 +182,7 @@ def test_missing_file_is_told(tmp_path, name):
         ("a,b,label\n1,2,x\n1,x\n", "line 3 has 2 cells"),
         ("a,b,label\n1,two,x\n", "column 'b' is not of numbers"),
         ("a,b,species\n1,2,x\n", "that of labels is called 'label'"),
+        ('text,embedding\na,"[1, 2]"\n', "'embedding' of a CSV file cannot hold lists: .*--text-column"),
         ({"X": ROWS, "y": LABELS}, r"no array 'features' \(and 'labels'\) but \['X', 'y'\]"),
         ("a,b,label\n1,nan,x\n", "finite"),
         ("a,b,label\n1,2,x\n1,,x\n", "finite numbers; those of row 2 are not"),

@@ -267,7 +267,7 @@ def test_when_memory_is_full_the_slowest_upload_is_given_up(settings):
             for line in lines:
                 line.sendall(head(99_000) + bytes(90_000))
                 time.sleep(0.05)
-            assert b" 408 " in lines[0].recv(1000).splitlines()[0]
+            assert b" 503 " in lines[0].recv(1000).splitlines()[0]
             assert answers(served) == 200
             lines[-1].settimeout(0.2)
             with pytest.raises(TimeoutError):

@@ -2,8 +2,11 @@
 
 import csv
 import json
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 
 import httpx
@@ -13,7 +16,7 @@ import pytest
 from acil import TextClassifier
 from acil.core.files import describe, load
 from acil.errors import InputError
-from acil.serve import store
+from acil.serve import kinds, store
 from acil.serve.service import Service
 from acil.serve.settings import Settings
 from support.serving import LOG, TOKEN, Client, client, images_of, sent, started, wait_until
@@ -55,6 +58,22 @@ def test_answers_are_those_of_the_library_in_the_order_of_the_texts(served):
         ]
         # Texts are not sent back, and have no name.
         assert one.keys() == {"label", "unknown", "novelty", "top", "error"}
+
+
+def test_many_full_requests_at_once_are_all_answered(desk, monkeypatch):
+    """A request with texts may have fewer bytes than uploads, of which many are held at a time."""
+    monkeypatch.setattr(kinds, "_TEXTS_BYTES", 20_000)
+    content, n = json.dumps({"texts": ["card " * 3900]}).encode(), 8
+    with client(desk(max_bytes=100_000)) as served, ExitStack() as opened:
+        address = (served.base_url.host, served.base_url.port)
+        lines = [opened.enter_context(socket.create_connection(address, 30)) for _ in range(n)]
+        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+        for line in lines:
+            line.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + content[:-1])
+        time.sleep(0.2)  # now all but the last bytes are held
+        for line in lines:
+            line.sendall(content[-1:])
+        assert [line.recv(1000).split()[1] for line in lines] == [b"200"] * n
 
 
 def test_a_class_is_taught_forgotten_and_taken_back(served):

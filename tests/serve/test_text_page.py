@@ -88,6 +88,17 @@ def test_ask_teach_correct_forget_undo(opened, viewport, tmp_path):
     assert totals(page) == {"card": 15, "travel": 14, "weather": 12}
 
 
+def test_names_have_room_beside_the_buttons_on_a_phone(opened):
+    name = opened(PHONE).locator("#classes tbody th").first
+    lines = """cell => {
+      cell.textContent = "accept_reservations";
+      const all = document.createRange();
+      all.selectNodeContents(cell);
+      return all.getClientRects().length;
+    }"""
+    assert name.evaluate(lines) <= 2
+
+
 def test_lines_are_texts_of_their_own_unless_one_says_otherwise(opened):
     page = opened()
     write(page, "predict", ["my card", "", "  ", "a flight"])

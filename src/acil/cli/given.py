@@ -94,7 +94,7 @@ def given_or_typed(
     places: list[Path] | None, typed: list[str] | None, model: Path, columns: Columns, skip_bad: bool
 ) -> Given:
     """Return samples without labels: of places, or texts that were typed; "-" stands for typed lines."""
-    piped = places == [Path("-")]
+    piped = places == [Path("-")] or typed == ["-"]
     if bool(places) == bool(typed):
         raise typer.BadParameter(
             "Give images, tables or a file of features; or texts (--text TEXT, or - for a text a line).",
@@ -103,7 +103,7 @@ def given_or_typed(
     if places and not piped:
         return given(places, model=model, columns=columns, skip_bad=skip_bad, labelled=False)
     _require_kind("text", _encoder_of(model), model, "what is typed")
-    if typed:
+    if typed and not piped:
         return Given("text", typed)
     # Not splitlines, which also divides at characters that are part of a text.
     lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape").split("\n")

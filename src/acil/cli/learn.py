@@ -196,13 +196,17 @@ def _tell_repeated(model: Path, report: Any, learnt: Any, thing: str) -> None:
     from acil.core.files.header import in_order
     from acil.encoders.images.listing import first_of
 
-    for several, fault in (
-        (report.duplicates, "more than once, and count each time"),
-        (report.contradictions, "under several classes, and count for each"),
+    for several, how, each in (
+        (report.duplicates, "more than once", "each time"),
+        (report.contradictions, "under several classes", "for each"),
     ):
         if several:
-            come = counted(len(several), f"{thing} comes", f"{thing}s come")
-            tell(f"{come} {fault} ({plain(first_of([short(text) for text in several]))})")
+            one, more = (
+                f"{thing} comes {how}, and counts {each}",
+                f"{thing}s come {how}, and count {each}",
+            )
+            named = plain(first_of([short(text) for text in several]))
+            tell(f"{counted(len(several), one, more)} ({named})")
     if not report.repeated:
         return
     if thing == "text":

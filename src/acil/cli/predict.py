@@ -71,7 +71,10 @@ def predict(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="A text, instead of files; may be given again.")
+        list[str] | None,
+        typer.Option(
+            help="A text, instead of files; may be given again. - for a text a line of standard input."
+        ),
     ] = None,
     text_column: TextColumn = None,
     top: Annotated[int, typer.Option(min=1, help="Number of classes to name.")] = 3,

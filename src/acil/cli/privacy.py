@@ -106,7 +106,7 @@ def report(findings: Audit, model: str, previous: str | None) -> str:
     if findings.cosines:
         close = sum(cosine >= 0.999 for cosine in findings.cosines)
         lines.append(
-            f"Found of {counted(len(findings.cosines), 'image')} given (cosine ≥ 0.999): {close:,}; "
+            f"Found of {counted(len(findings.cosines), 'sample')} given (cosine ≥ 0.999): {close:,}; "
             f"mean cosine {sum(findings.cosines) / len(findings.cosines):.4f}"
         )
     for way, result in findings.membership.items():

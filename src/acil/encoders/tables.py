@@ -173,6 +173,11 @@ def _arrays(columns: dict[str, npt.NDArray[Any]]) -> _Read:
     texts = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
     lists = [name for name in _LISTS if name in columns]
     if lists:
+        if columns[lists[0]].dtype.kind == "U":
+            raise ValueError(
+                f"column {lists[0]!r} of a CSV file cannot hold lists: write them as .parquet or .npz. "
+                "For the texts beside it, name their column (--text-column)"
+            )
         return {"features": np.stack([*columns[lists[0]]]), **texts}, None
     if not all(map(str.strip, columns)):
         raise ValueError("a column has no name; write a table of pandas with index=False")

@@ -264,7 +264,7 @@ def create_app(service: Service) -> FastAPI:
     asked: dict[str, Any] = {"responses": refusals, "response_model_exclude_unset": True}
     content = {kind.content_type: {"schema": kind.schema}}
     brought = {**asked, "openapi_extra": {"requestBody": {"required": True, "content": content}}}
-    app.state.inbox = inbox = Inbox(service.settings)
+    app.state.inbox = inbox = Inbox(service.settings, service.max_bytes)
     protected = [Depends(TokenCheck(service.settings.token))]
 
     async def changed(request: Request, action: Literal["learn", "forget"], name: str) -> Changed:

@@ -49,6 +49,8 @@ class Service:
         self.store = Store(settings)
         self.kind = kind_of(settings, self.store.embedder)
         self.settings = self.kind.settings
+        #: Of an upload, of which three times as many are held; a request with texts may have fewer.
+        self.max_bytes = settings.max_bytes
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = samples = self.store.reader.prepare(settings.held_out)

@@ -24,6 +24,7 @@ from starlette.requests import Request
 
 from acil.encoders.images.listing import check_class_name
 from acil.errors import InputError
+from acil.serve.line import BusyError
 from acil.serve.settings import Settings
 
 FIELD = "images"
@@ -90,6 +91,7 @@ class _Upload:
 
     deadline: asyncio.Timeout
     size: int = 0
+    given_up: bool = False
 
 
 class Inbox:
@@ -99,9 +101,10 @@ class Inbox:
     does not wait for slow ones.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, max_bytes: int) -> None:
+        """Take the settings, and the bytes of which three times as many may be held."""
         self._settings = settings
-        self._limit = _FULL_REQUESTS * settings.max_bytes
+        self._limit = _FULL_REQUESTS * max_bytes
         self._seconds = settings.read_seconds
         self._held = 0
         #: The oldest first.
@@ -120,10 +123,15 @@ class Inbox:
         """Receive the samples of a request; their bytes count until the end of the context."""
         upload = _Upload(asyncio.timeout(self._seconds))
         try:
-            async with upload.deadline:
-                self._receiving[upload] = None
-                items = await receive(request.headers, self._counted(request, upload))
-                self._receiving.pop(upload, None)
+            try:
+                async with upload.deadline:
+                    self._receiving[upload] = None
+                    items = await receive(request.headers, self._counted(request, upload))
+                    self._receiving.pop(upload, None)
+            except TimeoutError:
+                if upload.given_up:
+                    raise BusyError(503) from None
+                raise
             yield items
         finally:
             self._receiving.pop(upload, None)
@@ -148,7 +156,7 @@ class Inbox:
             return
         del self._receiving[slowest]
         self._held -= slowest.size
-        slowest.size = 0
+        slowest.size, slowest.given_up = 0, True
         if not slowest.deadline.expired():
             slowest.deadline.reschedule(asyncio.get_running_loop().time())
 

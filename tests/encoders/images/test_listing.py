@@ -79,7 +79,7 @@ def test_list_with_and_without_a_head(tree, name, separator):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("filename,class\na/1.jpg,x\n", "line 1: .*first line must be path,label, or be left out"),
+        ("filename,class\na/1.jpg,x\n", "line 1: .*must be path,label, or be left out; before texts"),
         ("path;label\na/1.jpg;x\n", "line 1: .*two columns.*separated by ';': write it with commas"),
         ("path,label,split\na/1.jpg,x,train\n", "line 1: a list has exactly two columns, path and"),
         ("path,label\n../1.jpg,x\n", "line 2: .*leaves the folder"),

@@ -1,6 +1,7 @@
 """Tables and folders of texts: what is taken is told, and what is wrong is told with its line."""
 
 import csv
+import gzip
 import json
 import sys
 
@@ -204,6 +205,7 @@ def test_a_text_of_ten_million_characters_is_read(tmp_path):
 
 
 def test_folders_have_their_own_rules(tmp_path, caplog):
+    caplog.set_level("WARNING", "acil.encoders.text.tables")  # whatever tests before have set
     path = write_folders(tmp_path / "f", ROWS)
     (path / "README.txt").write_text("about this folder")
     (path / ".hidden").mkdir()
@@ -221,6 +223,21 @@ def test_folders_have_their_own_rules(tmp_path, caplog):
     (flat / "a.txt").write_text("hello")
     assert is_text_table(flat)
     assert (read_texts(flat).texts, read_texts(flat).labels) == (["hello"], None)
+
+
+def test_files_that_people_have_instead_of_tables_are_told_apart(tmp_path):
+    rows = [("my card", "card"), ("the rain", "weather")]
+    lines = "text,label\rmy card,card\rthe rain,weather\r"
+    (tmp_path / "old-mac.csv").write_bytes(lines.encode())
+    assert is_text_table(tmp_path / "old-mac.csv")
+    assert read_texts(tmp_path / "old-mac.csv").texts == [text for text, _ in rows]
+    for name, words in (("t.csv.gz", "is compressed. Unpack"), ("t.XLSX", "is a spreadsheet. Save it")):
+        (tmp_path / name).write_bytes(gzip.compress(b"text,label\n"))
+        with pytest.raises(InputError, match=words):
+            read_texts(tmp_path / name)
+    (tmp_path / "gz.csv").write_bytes(gzip.compress(b"text,label\n"))
+    with pytest.raises(InputError, match=r"first line of .* not UTF-8"):
+        read_texts(tmp_path / "gz.csv")
 
 
 def test_folders_of_images_and_tables_of_features_are_no_texts(tmp_path):

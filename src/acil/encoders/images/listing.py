@@ -26,6 +26,9 @@ SUFFIXES = frozenset(
 LISTS = (".csv", ".tsv")
 #: What a prediction says of an image that is like nothing learnt; so no class may be called that.
 UNKNOWN = "unknown"
+#: What people have instead of tables, and what to do with it.
+_NOT_READ = dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), "is compressed. Unpack it first.")
+_NOT_READ |= dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet. Save it as CSV in UTF-8.")
 _MAX_NAME = 200
 _SHOWN = 5
 
@@ -248,13 +251,16 @@ def _read_csv(path: Path) -> Listing:
             if number == 1 and image.suffix.lower() not in SUFFIXES and not os.path.lexists(image):
                 raise InputError(
                     f"there is no file {name[:_MAX_NAME]}. The first line must be path,label, or be "
-                    "left out."
+                    "left out; before texts it must be text,label."
                 )
             listing.add([image], label)
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from None
     if not listing.paths:
-        raise InputError(f"{path} names no images. Write one line of path and label for each.")
+        raise InputError(
+            f"{path} names no images. Write one line of path and label for each; before texts, a first "
+            "line text,label."
+        )
     return listing
 
 
@@ -269,13 +275,16 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """Return a path; raise unless there is something at it."""
+    """Return a path; raise unless there is something at it that may be read as it is."""
     try:
-        if path.exists():
-            return path
+        there, advice = path.exists(), _NOT_READ.get(path.suffix.lower())
     except (OSError, ValueError) as error:
         raise InputError(f"{str(path)[:_MAX_NAME]!r} is not a usable path ({error}).") from None
-    raise InputError(f"There is no file {path}. Check the path.")
+    if not there:
+        raise InputError(f"There is no file {path}. Check the path.")
+    if advice is not None and path.is_file():
+        raise InputError(f"{path} {advice}")
+    return path
 
 
 def first_of(items: Sequence[object]) -> str:

@@ -79,7 +79,7 @@ def is_text_table(path: str | os.PathLike[str]) -> bool:
         with place.open("rb") as file:
             first = file.readline(2**20).decode("utf-8-sig", errors="replace")
         try:
-            names = next(csv.reader([first], delimiter=delimiter_of(place)), [])
+            names = next(csv.reader(io.StringIO(first, newline=""), delimiter=delimiter_of(place)), [])
         except csv.Error:
             return False
     elif suffix == PARQUET:
@@ -244,6 +244,8 @@ def _csv_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
             names = next(reader, [])
         except csv.Error as error:
             raise InputError(f"Cannot read the first line of {path}: {error}.") from None
+        if any(map(_NOT_UTF8.search, names)):
+            raise InputError(f"The first line of {path} {_BYTES}")
         rows = list(_records(reader, names))
     return names, iter(rows)
 
