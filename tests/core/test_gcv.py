@@ -72,12 +72,17 @@ def test_a_perfect_fit_is_a_rounding_error_and_cannot_be_judged():
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("intercept", [False, True])
-def test_the_choice_is_the_best_of_the_grid_and_takes_eight_factors(seed, intercept, factors):
+@pytest.mark.parametrize("tridiagonal", [False, True])
+def test_the_choice_is_the_best_of_the_grid_and_takes_eight_factors(
+    seed, intercept, tridiagonal, factors, monkeypatch
+):
+    if not tridiagonal:
+        monkeypatch.setattr(gcv, "_TRIDIAGONAL_UP_TO", 0)
     X, y = samples(60 + 40 * seed, 30, 3, seed)
     sums, unit = sums_of(X, y, 3), float((X**2).sum()) / 30
     assert np.allclose(GRID, np.logspace(-6, 1, 15), rtol=1e-12)
     chosen = choose_gamma(sums, intercept)
-    assert 0 < len(factors) <= 8
+    assert not factors if tridiagonal else 0 < len(factors) <= 8
     assert len(set(factors)) == len(factors)
     found = [criterion(sums, unit * share, intercept) for share in GRID]
     best = int(np.argmin(found))

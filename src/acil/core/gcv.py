@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.linalg import lapack
 from torch import Tensor
 
 from acil.core.cholesky import Factor
-from acil.core.linalg import sized, solve_lower
+from acil.core.linalg import one_scipy_thread, sized, solve_lower
 from acil.core.sums import Sums
 from acil.errors import SingularMatrixError
 
@@ -29,6 +31,8 @@ _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
 _BALANCED_FREEDOM = 1 / 3
 #: Samples, as a share of the dimensions, that are few enough to go into a basis of them.
 _FEW = 1 / 3
+#: Widest sums that are made tridiagonal: half of that runs at the speed of memory.
+_TRIDIAGONAL_UP_TO = 4096
 #: Criterion and degrees of freedom of a γ.
 Judge = Callable[[float], tuple[float, float]]
 #: What rounding may add to degrees of freedom, and half decades in which γ is raised for them.
@@ -57,9 +61,10 @@ def most_freedom(weights: Tensor, share: float) -> float:
 def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = math.inf) -> float:
     """Return the candidate in ``GRID`` that is best by `criterion`; trace / d if none can be judged.
 
-    It depends on the sums alone. Of many samples it takes at most eight factorizations: of every fourth
-    candidate, then of the neighbours of the best. Candidates below ``least`` are left out. If the best
-    has more than ``most`` degrees of freedom, it is raised by half decades until it has not.
+    It depends on the sums alone. At most eight candidates are judged, each by a factorization where sums
+    are too wide for another way: every fourth, then the neighbours of the best. Candidates below
+    ``least`` are left out. If the best has more than ``most`` degrees of freedom, it is raised by half
+    decades until it has not.
     """
     unit = float(sums.gram.diagonal().mean())
     if not math.isfinite(unit):
@@ -129,8 +134,11 @@ def criterion(sums: Sums, gamma: float, intercept: bool) -> float:
 def _judge(sums: Sums, intercept: bool) -> Judge:
     """Return what gives `criterion` and tr H of any γ."""
     d, gram = len(sums.moment), sums.gram
-    if gram.device.type == "cpu" and gram.dtype == torch.float64 and sums.n_samples < d * _FEW:
-        return _Reduced.of(sums, intercept).judged
+    if gram.device.type == "cpu" and gram.dtype == torch.float64:
+        if sums.n_samples < d * _FEW:
+            return _Reduced.of(sums, intercept).judged
+        if 1 < d <= _TRIDIAGONAL_UP_TO:
+            return _Tridiagonal.of(sums, intercept).judged
     return lambda gamma: _judged(sums, gamma, intercept)
 
 
@@ -176,19 +184,14 @@ class _Reduced:
     @sized(lambda cls, sums, intercept: len(sums.moment) * sums.n_samples**2)
     def of(cls, sums: Sums, intercept: bool) -> _Reduced:
         """Return the sums in such a basis, by a Cholesky factorization that finds the rank."""
-        gram, moment, n, explained = sums.gram.tril(), sums.moment, sums.total_weight, 0.0
-        least = math.sqrt(len(gram)) * torch.finfo(gram.dtype).eps * float(gram.diagonal().max())
-        if intercept:
-            mean = sums.total / n
-            gram.addr_(sums.total, mean, alpha=-1)
-            moment = torch.addr(moment, mean, sums.target_total.to(moment), alpha=-1)
-            explained = float(sums.target_total.square().sum()) / n
-        lower, places, rank, _ = lapack.dpstrf(gram.numpy(), lower=1)
+        gram, moment, explained, least = _centred(sums, intercept)
+        with one_scipy_thread():
+            lower, places, rank, _ = lapack.dpstrf(gram.numpy(), lower=1)
         L = torch.from_numpy(lower[:, :rank]).tril()
         T = solve_lower(L[:rank], moment[torch.from_numpy(places[:rank] - 1).long()])
         eigenvalues, basis = torch.linalg.eigh(L.mT @ L)
         squares = (basis.mT @ T).square().sum(dim=1)
-        targets = float(sums.target_squares.sum())
+        n, targets = sums.total_weight, float(sums.target_squares.sum())
         return cls(eigenvalues.clamp(min=0), squares, least, n, targets, explained, intercept)
 
     def judged(self, gamma: float) -> tuple[float, float]:
@@ -201,6 +204,69 @@ class _Reduced:
         freedom = float(shares.sum()) + self.intercept
         rss = self.target_squares - self.explained - fitted
         return _expected(rss, freedom, self.n, self.target_squares), freedom
+
+
+@dataclass(frozen=True)
+class _Tridiagonal:
+    """Sums in a basis in which gram is tridiagonal, where each γ is judged at once.
+
+    Notes
+    -----
+    With gram = Q T Qᵀ, all that the criterion needs of (gram + γI)⁻¹ moment = Q (T + γI)⁻¹ Qᵀ moment
+    follows from T, its eigenvalues and Qᵀ moment. With an intercept, gram and moment are centred.
+    """
+
+    diagonal: npt.NDArray[np.float64]
+    beside: npt.NDArray[np.float64]
+    eigenvalues: npt.NDArray[np.float64]
+    moment: npt.NDArray[np.float64]
+    least: float  # γ that is beyond rounding
+    n: float
+    target_squares: float
+    explained: float  # by the intercepts
+    intercept: bool
+
+    @classmethod
+    def of(cls, sums: Sums, intercept: bool) -> _Tridiagonal:
+        """Return the sums in such a basis, which takes as long as three factorizations."""
+        gram, moment, explained, least = _centred(sums, intercept)
+        d, k = moment.shape
+        size = int(lapack.dsytrd_lwork(d, lower=1)[0])
+        lower = np.asfortranarray(gram.numpy())
+        first, rest = moment[:1].numpy(), moment[1:].numpy()
+        with one_scipy_thread():
+            lower, diagonal, beside, factors, _ = lapack.dsytrd(
+                lower, lower=1, lwork=size, overwrite_a=1
+            )
+            rest = lapack.dormqr("L", "T", lower[1:, :-1], factors, rest, lwork=64 * k)[0]
+        eigenvalues = lapack.dsterf(diagonal, beside)[0].clip(min=0)
+        parts = diagonal, beside, eigenvalues, np.concatenate([first, rest])
+        n, targets = sums.total_weight, float(sums.target_squares.sum())
+        return cls(*parts, least, n, targets, explained, intercept)
+
+    def judged(self, gamma: float) -> tuple[float, float]:
+        """Return what `_judged` does."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not judged
+            *factor, failed = lapack.dpttrf(self.diagonal + gamma, self.beside)
+            if failed or gamma <= self.least:
+                return math.inf, math.inf
+            W = lapack.dpttrs(*factor, self.moment)[0]
+            fitted = float((W * (self.moment + gamma * W)).sum())
+            freedom = float((self.eigenvalues / (self.eigenvalues + gamma)).sum()) + self.intercept
+        rss = self.target_squares - self.explained - fitted
+        return _expected(rss, freedom, self.n, self.target_squares), freedom
+
+
+def _centred(sums: Sums, intercept: bool) -> tuple[Tensor, Tensor, float, float]:
+    """Return gram and moment, centred for an intercept, what that explains, and γ beyond rounding."""
+    gram, moment, explained = sums.gram.tril(), sums.moment, 0.0
+    least = math.sqrt(len(gram)) * torch.finfo(gram.dtype).eps * float(gram.diagonal().max())
+    if intercept:
+        mean = sums.total / sums.total_weight
+        gram.addr_(sums.total, mean, alpha=-1)
+        moment = torch.addr(moment, mean, sums.target_total.to(moment), alpha=-1)
+        explained = float(sums.target_total.square().sum()) / sums.total_weight
+    return gram, moment, explained, least
 
 
 def degrees_of_freedom(factor: Factor, gamma: float, overwrite: bool = False) -> float:

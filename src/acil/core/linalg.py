@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from scipy.linalg import blas, lapack
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 #: Multiplications up to which a second thread saves little: docs/performance.md, "A busy machine".
@@ -88,6 +89,17 @@ def _set(openmp: int, mkl: int) -> int:
     if _set_openmp is not None:
         _set_openmp(openmp)
     return 0 if _set_mkl is None else int(_set_mkl(mkl))
+
+
+#: Limits of OpenBLAS are the process's: of two at once, the last one to end would stay.
+_limiting = threading.Lock()
+
+
+@contextmanager
+def one_scipy_thread() -> Iterator[None]:
+    """Have SciPy compute in one thread: threads of OpenBLAS that wait are busy, and gain little here."""
+    with _limiting, threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def _is_intel() -> bool:
