@@ -81,10 +81,10 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     model = discriminant().fit(X, Y, sample_weight=weights)
     head, rows = learnt_of(model).model, rows_of(model, X)
     coef, offsets = head.ridge.coefficients()
-    ridge_scores = torch.from_numpy(rows) @ coef + offsets
-    leverages = head.ridge.leverage(torch.from_numpy(rows))
+    expanded = torch.from_numpy(rows).to(coef)
+    ridge_scores, leverages = expanded @ coef + offsets, head.ridge.leverage(expanded)
     scores, distances, counts, farther = Discriminant.of(head).left_out(
-        ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
+        ridge_scores.cpu(), leverages.cpu(), torch.from_numpy(Y), torch.from_numpy(weights)
     )
     _, drawn = reference(rows, Y, 2.0, rows, weights)
     for i in range(0, len(Y), 17):

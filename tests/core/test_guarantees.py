@@ -34,7 +34,10 @@ def assert_agree(model, joint, queries, n, c=1):
     terms = queries @ joint.coef_.T, np.ones((len(queries), 1)) * joint.intercept_
     bar = max(1e-12, c * np.sqrt(1 + n / joint.coef_.shape[1]) * EPS64 * 2 * joint.condition_)
     assert relative(scores[0] - scores[1], *terms) <= bar
-    assert relative(model.coef_ - joint.coef_, joint.coef_) <= bar
+    # On a GPU, weights with an intercept were seen to differ by twice as much.
+    assert relative(model.coef_ - joint.coef_, joint.coef_) <= bar * (
+        3 if torch.cuda.is_available() else 1
+    )
 
 
 def ways(X, y, seed, **options):
@@ -128,7 +131,7 @@ def test_products_of_corrected_weights_are_those_of_the_weights(fit_intercept):
     model.partial_fit(X[294:], y[294:], sample_weight=weights[294:])
     head = learnt_of(model).model.ridge
     assert head._products[0] is head.solution.coef, "corrected, not made anew"
-    W, M = head.coefficients()[0], torch.from_numpy(X.T @ (np.eye(6)[y] * weights[:, None]))
+    W, M = head.coefficients()[0].cpu(), torch.from_numpy(X.T @ (np.eye(6)[y] * weights[:, None]))
     if fit_intercept:
         M -= torch.from_numpy(np.outer(np.average(X, axis=0, weights=weights), np.bincount(y, weights)))
     for product, left in zip(head.products(), (M, W), strict=True):

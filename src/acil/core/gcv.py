@@ -31,8 +31,8 @@ _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
 _BALANCED_FREEDOM = 1 / 3
 #: Samples, as a share of the dimensions, that are few enough to go into a basis of them.
 _FEW = 1 / 3
-#: Widest sums that are made tridiagonal: half of that runs at the speed of memory.
-_TRIDIAGONAL_UP_TO = 4096
+#: Widest sums that are made tridiagonal: half of that runs at the speed of memory, whatever the cores.
+_TRIDIAGONAL_UP_TO = 2048
 #: Criterion and degrees of freedom of a γ.
 Judge = Callable[[float], tuple[float, float]]
 #: What rounding may add to degrees of freedom, and half decades in which γ is raised for them.

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy.linalg import blas, lapack
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 #: Multiplications up to which a second thread saves little: docs/performance.md, "A busy machine".
@@ -98,8 +98,13 @@ _limiting = threading.Lock()
 @contextmanager
 def one_scipy_thread() -> Iterator[None]:
     """Have SciPy compute in one thread: threads of OpenBLAS that wait are busy, and gain little here."""
-    with _limiting, threadpool_limits(1, user_api="blas"):
+    with _limiting, _libraries().limit(limits=1, user_api="blas"):
         yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()  # which takes milliseconds to find them
 
 
 def _is_intel() -> bool:
