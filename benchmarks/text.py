@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from acil import ACILClassifier, TextClassifier
+from acil.core.classifier import adopt, learnt_of
+from acil.core.expansion import AnalyticModel
+from acil.core.scores import Discriminants
 from acil.encoders.samples import Samples
 from acil.growing.texts import EXPANSION_SIZE
 from benchmarks.firstcontact import calibration_error, confidence, recall
@@ -178,14 +182,20 @@ def few(data: Sentences) -> list[dict[str, Any]]:
 
 
 def former(X: np.ndarray, y: np.ndarray) -> ACILClassifier:
-    """Return discriminants with the γ that cross-validation alone chooses, from random units alone."""
+    """Return discriminants of before: γ by cross-validation alone, random units alone, means as long."""
     units: dict[str, Any] = {
         "expansion_size": EXPANSION_SIZE,
         "expansion_bias": 0.5,
         "standardize": False,
     }
     regression = ACILClassifier(scores="ridge", fit_intercept=True, **units).fit(X, y).solve()
-    return ACILClassifier(scores="discriminant", gamma=regression.gamma_, **units).fit(X, y)
+    found = ACILClassifier(scores="discriminant", gamma=regression.gamma_, **units).fit(X, y)
+    learnt = learnt_of(found)
+    before = AnalyticModel(
+        learnt.model.expansion, learnt.model.head, learnt.model.device, Discriminants(unseen=0.0)
+    )
+    adopt(found, replace(learnt, model=before))
+    return found
 
 
 def phases(data: Sentences) -> list[dict[str, Any]]:
