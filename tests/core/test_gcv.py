@@ -184,5 +184,5 @@ def test_gamma_leaves_no_more_freedom_than_is_allowed(d, centred):
     assert choose_gamma(sums, centred, most=d + 1) == free
     for most in (2.0, 4.0):
         gamma = choose_gamma(sums, centred, most=most)
-        assert hat_trace(X, gamma, centred) <= most < hat_trace(X, gamma / 10**0.5, centred)
-        assert math.log10(gamma / free) * 2 == pytest.approx(round(math.log10(gamma / free) * 2))
+        assert hat_trace(X, gamma, centred) <= most < hat_trace(X, gamma / 10**0.1, centred)
+        assert math.log10(gamma / free) * 10 == pytest.approx(round(math.log10(gamma / free) * 10))

@@ -35,8 +35,8 @@ _FEW = 1 / 3
 _TRIDIAGONAL_UP_TO = 2048
 #: Criterion and degrees of freedom of a γ.
 Judge = Callable[[float], tuple[float, float]]
-#: What rounding may add to degrees of freedom, and half decades in which γ is raised for them.
-_SAME_FREEDOM, _RAISED = 1e-6, 16
+#: What rounding may add to degrees of freedom, and tenths of decades by which γ is raised for them at most.
+_SAME_FREEDOM, _RAISED = 1e-6, 80
 
 
 def freedom_share(scores: str) -> float | None:
@@ -63,7 +63,7 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = 
 
     It depends on the sums alone. At most eight candidates are judged, each by a factorization where sums
     are too wide for another way: every fourth, then the neighbours of the best. Candidates below
-    ``least`` are left out. If the best has more than ``most`` degrees of freedom, it is raised by half
+    ``least`` are left out. If the best has more than ``most`` degrees of freedom, it is raised by tenths of
     decades until it has not.
     """
     unit = float(sums.gram.diagonal().mean())
@@ -78,7 +78,7 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = 
         return best
 
     def few_enough(step: int) -> bool:
-        return judge(best * 10 ** (step / 2))[1] <= most * (1 + _SAME_FREEDOM)
+        return judge(best * 10 ** (step / 10))[1] <= most * (1 + _SAME_FREEDOM)
 
     if few_enough(0):
         return best
@@ -86,7 +86,7 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = 
     while enough - too_low > 1:
         step = (too_low + enough) // 2
         too_low, enough = (too_low, step) if few_enough(step) else (step, enough)
-    return best * 10 ** (enough / 2)
+    return best * 10 ** (enough / 10)
 
 
 def _best_of_all(unit: float, judge: Judge, least: float) -> float:
