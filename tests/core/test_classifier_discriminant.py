@@ -44,7 +44,7 @@ def reference(rows, y, gamma, query, weights=None, drawn=None):
     centre = s @ means / s.sum()
     means = np.vstack([centre + (means - centre) * s[:, None], centre])
     squares = np.einsum("ci,ij,cj->c", means, S, means)
-    squares[:-1] -= 0.1 * s * (1 - s) * b  # what chance adds to means of few, beyond what S tells
+    squares[:-1] -= 0.15 * s * (1 - s) * b  # what chance adds to means of few, beyond what S tells
     scores = query @ S @ means.T - squares / 2
     return (scores[:, :-1] - scores[:, -1:]) / b, drawn
 
@@ -101,7 +101,7 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
         gaps = rows[i] - Discriminant.of(head).means[:-1].numpy() @ means
         nearest = np.einsum("cj,jk,ck->c", gaps, np.linalg.inv(S), gaps)[scores[i].argmax()]
         b, s = drawn[0], drawn[1][scores[i].argmax()]
-        nearest -= 0.1 * s * (1 - s) * b
+        nearest -= 0.15 * s * (1 - s) * b
         best = present[int(scores[i].argmax())]
         assert float(distances[i]) * (1 + 1 / rest[best == Y].sum()) == pytest.approx(nearest, rel=1e-6)
     n = np.array([weights[y == Y].sum() for y in Y])
