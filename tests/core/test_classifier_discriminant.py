@@ -44,7 +44,7 @@ def reference(rows, y, gamma, query, weights=None, drawn=None):
     centre = s @ means / s.sum()
     means = np.vstack([centre + (means - centre) * s[:, None], centre])
     squares = np.einsum("ci,ij,cj->c", means, S, means)
-    squares[:-1] -= 0.15 * s * (1 - s) * b  # what chance adds to means of few, beyond what S tells
+    squares[:-1] -= 0.1 * s * (1 - s) * b  # what chance adds to means of few, beyond what S tells
     scores = query @ S @ means.T - squares / 2
     return (scores[:, :-1] - scores[:, -1:]) / b, drawn
 
@@ -101,7 +101,7 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
         gaps = rows[i] - Discriminant.of(head).means[:-1].numpy() @ means
         nearest = np.einsum("cj,jk,ck->c", gaps, np.linalg.inv(S), gaps)[scores[i].argmax()]
         b, s = drawn[0], drawn[1][scores[i].argmax()]
-        nearest -= 0.15 * s * (1 - s) * b
+        nearest -= 0.1 * s * (1 - s) * b
         best = present[int(scores[i].argmax())]
         assert float(distances[i]) * (1 + 1 / rest[best == Y].sum()) == pytest.approx(nearest, rel=1e-6)
     n = np.array([weights[y == Y].sum() for y in Y])
@@ -555,12 +555,12 @@ def test_a_new_class_of_two_samples_is_recalled_beside_many_of_others():
 def test_gamma_is_due_when_a_class_has_far_fewer_samples_than_others():
     model = ACILClassifier(expansion_size=200).fit(X, Y)
     before = model.gamma_
-    model.partial_fit(HELD_OUT[:2], ["new", "new"] if Y.dtype.kind == "U" else [7, 7])
+    model.partial_fit(HELD_OUT[:1], [7])
     assert model.gamma_ > before
     again = ACILClassifier(expansion_size=200)
-    again.fit(np.r_[X, HELD_OUT[:2]], np.r_[Y, [7, 7]])
+    again.fit(np.r_[X, HELD_OUT[:1]], np.r_[Y, [7]])
     assert model.gamma_ == pytest.approx(again.gamma_, rel=1e-9)
     # That of a ridge regression is kept for few samples, as before.
     ridge = ACILClassifier(expansion_size=200, scores="ridge").fit(X, Y)
     kept = ridge.gamma_
-    assert ridge.partial_fit(HELD_OUT[:2], [7, 7]).gamma_ == kept
+    assert ridge.partial_fit(HELD_OUT[:1], [7]).gamma_ == kept

@@ -28,7 +28,7 @@ _SAME = 1e-6
 #: this share of Σ‖y‖² is not explained: below that the criterion is a ratio of small differences.
 _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
 #: Degrees of freedom of discriminants for each sample that counts; see `most_freedom`.
-_BALANCED_FREEDOM = 1 / 3
+_BALANCED_FREEDOM = 1 / 4
 #: Samples, as a share of the dimensions, that are few enough to go into a basis of them.
 _FEW = 1 / 3
 #: Widest sums that are made tridiagonal: half of that runs at the speed of memory, whatever the cores.

@@ -111,7 +111,7 @@ class Discriminants:
     draw: bool = True
     #: How much farther off means of few samples are than the scatter tells, which has hardly seen their
     #: classes: a share, in squares. Files from before it was known have 0, and score as they did.
-    unseen: float = 0.15
+    unseen: float = 0.1
 
     def __call__(self, model: AnalyticModel) -> tuple[Tensor, Tensor]:
         """Return the square map and the intercepts."""
