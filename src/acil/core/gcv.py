@@ -35,7 +35,7 @@ _FEW = 1 / 3
 _TRIDIAGONAL_UP_TO = 2048
 #: Criterion and degrees of freedom of a γ.
 Judge = Callable[[float], tuple[float, float]]
-#: What rounding may add to degrees of freedom, and tenths of decades by which γ is raised for them at most.
+#: What rounding may add to degrees of freedom, and tenths of decades by which γ is raised for them.
 _SAME_FREEDOM, _RAISED = 1e-6, 80
 
 
@@ -63,8 +63,8 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = 
 
     It depends on the sums alone. At most eight candidates are judged, each by a factorization where sums
     are too wide for another way: every fourth, then the neighbours of the best. Candidates below
-    ``least`` are left out. If the best has more than ``most`` degrees of freedom, it is raised by tenths of
-    decades until it has not.
+    ``least`` are left out. If the best has more than ``most`` degrees of freedom, it is raised by tenths
+    of decades until it has not.
     """
     unit = float(sums.gram.diagonal().mean())
     if not math.isfinite(unit):
