@@ -6,7 +6,8 @@ r"""Texts: new intents from few examples, out of scope, and phases, beside logis
         --plot docs/text/few.png
 
 The file is a gzipped JSON object of pairs of text and intent by split. Figures are those of its test
-sentences, on which nothing is chosen; they go into the record, and from there to the page and the plot.
+sentences; they go into the record, and from there to the page and the plot. What they say of the rule
+that γ follows is not quite blind: `docs/first-contact.md`.
 Widths of the expansion alone are compared by cross-validation within the training sentences: so
 `acil.growing.texts.EXPANSION_SIZE` was chosen. ``--cache FOLDER`` keeps the vectors of the sentences,
 ``--only PART`` measures one part and keeps the others of the record. The splits ``oos_train``,
