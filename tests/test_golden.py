@@ -15,6 +15,7 @@ from acil.bench.records import Records
 from acil.bench.report import write_report
 from acil.bench.runner import run
 from acil.bench.training.recipes import RECIPES, to_dict
+from acil.core.classifier import learnt_of
 from acil.core.files import describe, verify
 from support.pictures import COLOURS, picture
 
@@ -59,6 +60,18 @@ def test_discriminants_of_format_5_learn_more():
     # The limit is a typical one until more has been learnt.
     assert np.mean(novelty[: len(X)] > 1) < 0.3
     assert (novelty[len(X) :] > 1).all()
+
+
+def test_discriminants_of_before_keep_their_rule_of_few_samples(tmp_path):
+    old, new = load(GOLDEN / "discriminant-5.acil"), ACILClassifier().fit(X[LEARNT], NAMES[LEARNT])
+    for model, unseen in ((old, 0.0), (new, 0.1)):
+        model.partial_fit(X[108:110], ["another", "another"])
+        save(model, tmp_path / "m.acil")
+        again = load(tmp_path / "m.acil")
+        assert learnt_of(again).model.mixer.unseen == unseen
+        assert all(check.ok for check in verify(tmp_path / "m.acil"))
+        again.solve()
+        np.testing.assert_allclose(again.decision_function(X), model.solve().decision_function(X))
 
 
 def test_a_classifier_of_images_answers_as_it_did(tmp_path):

@@ -231,6 +231,8 @@ def test_calibrations_add_up_and_say_when_they_are_approximate():
     halves[0].merge(halves[1])
     both = learnt_of(halves[0]).calibration
     assert both.samples == pytest.approx(sum(part.samples for part in parts))
+    counts = [np.bincount(Y[i::2])[:, None] for i in (0, 1)]
+    assert both.samples == pytest.approx(sum((((n - 1) / n) ** 3 * n.max()).sum() for n in counts))
     assert len(Y) == pytest.approx(float(both.novelties.sum()))
     torch.testing.assert_close(both.losses, parts[0].losses + parts[1].losses)
     assert not both.approximate

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -162,37 +163,60 @@ def _expected(rss: float, freedom: float, n: float, squares: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Reduced:
+class _Centred:
+    """What a basis of the sums leaves as it is; with an intercept, gram and moment are centred first."""
+
+    least: float  # γ that is beyond rounding
+    n: float
+    squares_of_targets: float
+    explained: float  # by the intercepts
+    intercept: bool
+
+    @classmethod
+    def parts(cls, sums: Sums, intercept: bool) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Return gram, of which the lower triangle counts, moment, and the fields of this class."""
+        gram, moment, n, explained = sums.gram.tril(), sums.moment, sums.total_weight, 0.0
+        least = math.sqrt(len(gram)) * torch.finfo(gram.dtype).eps * float(gram.diagonal().max())
+        if intercept:
+            mean = sums.total / n
+            gram.addr_(sums.total, mean, alpha=-1)
+            moment = torch.addr(moment, mean, sums.target_total.to(moment), alpha=-1)
+            explained = float(sums.target_total.square().sum()) / n
+        facts = {"least": least, "n": n, "explained": explained, "intercept": intercept}
+        return gram, moment, {**facts, "squares_of_targets": float(sums.target_squares.sum())}
+
+    def judgement(self, fitted: float, shares: float) -> tuple[float, float]:
+        """Return what `_judged` does, given MᵀW + γ ‖W‖² and Σ λ / (λ + γ)."""
+        freedom = shares + self.intercept
+        rss = self.squares_of_targets - self.explained - fitted
+        return _expected(rss, freedom, self.n, self.squares_of_targets), freedom
+
+
+@dataclass(frozen=True)
+class _Reduced(_Centred):
     """Sums of far fewer samples than dimensions, in a basis of what these samples span.
 
     Notes
     -----
     With gram = L Lᵀ, L of as many columns as the rank, and moment = L T, all that the criterion needs of
     (gram + γI)⁻¹ moment = L (LᵀL + γI)⁻¹ T follows from the eigenvalues λ of LᵀL and T in their basis.
-    With an intercept, gram and moment are centred.
     """
 
     eigenvalues: Tensor
     squares: Tensor  # of T, added up over the targets
-    least: float  # γ that is beyond rounding
-    n: float
-    target_squares: float
-    explained: float  # by the intercepts
-    intercept: bool
 
     @classmethod
     @sized(lambda cls, sums, intercept: len(sums.moment) * sums.n_samples**2)
     def of(cls, sums: Sums, intercept: bool) -> _Reduced:
         """Return the sums in such a basis, by a Cholesky factorization that finds the rank."""
-        gram, moment, explained, least = _centred(sums, intercept)
+        gram, moment, facts = cls.parts(sums, intercept)
         with one_scipy_thread():
             lower, places, rank, _ = lapack.dpstrf(gram.numpy(), lower=1)
         L = torch.from_numpy(lower[:, :rank]).tril()
         T = solve_lower(L[:rank], moment[torch.from_numpy(places[:rank] - 1).long()])
         eigenvalues, basis = torch.linalg.eigh(L.mT @ L)
         squares = (basis.mT @ T).square().sum(dim=1)
-        n, targets = sums.total_weight, float(sums.target_squares.sum())
-        return cls(eigenvalues.clamp(min=0), squares, least, n, targets, explained, intercept)
+        return cls(eigenvalues=eigenvalues.clamp(min=0), squares=squares, **facts)
 
     def judged(self, gamma: float) -> tuple[float, float]:
         """Return what `_judged` does."""
@@ -201,35 +225,28 @@ class _Reduced:
         shares = self.eigenvalues / (self.eigenvalues + gamma)
         # MᵀW + γ ‖W‖² with M = L T
         fitted = float((shares * (1 + gamma / (self.eigenvalues + gamma))) @ self.squares)
-        freedom = float(shares.sum()) + self.intercept
-        rss = self.target_squares - self.explained - fitted
-        return _expected(rss, freedom, self.n, self.target_squares), freedom
+        return self.judgement(fitted, float(shares.sum()))
 
 
 @dataclass(frozen=True)
-class _Tridiagonal:
+class _Tridiagonal(_Centred):
     """Sums in a basis in which gram is tridiagonal, where each γ is judged at once.
 
     Notes
     -----
     With gram = Q T Qᵀ, all that the criterion needs of (gram + γI)⁻¹ moment = Q (T + γI)⁻¹ Qᵀ moment
-    follows from T, its eigenvalues and Qᵀ moment. With an intercept, gram and moment are centred.
+    follows from T, its eigenvalues and Qᵀ moment.
     """
 
     diagonal: npt.NDArray[np.float64]
     beside: npt.NDArray[np.float64]
     eigenvalues: npt.NDArray[np.float64]
     moment: npt.NDArray[np.float64]
-    least: float  # γ that is beyond rounding
-    n: float
-    target_squares: float
-    explained: float  # by the intercepts
-    intercept: bool
 
     @classmethod
     def of(cls, sums: Sums, intercept: bool) -> _Tridiagonal:
         """Return the sums in such a basis, which takes as long as three factorizations."""
-        gram, moment, explained, least = _centred(sums, intercept)
+        gram, moment, facts = cls.parts(sums, intercept)
         d, k = moment.shape
         size = int(lapack.dsytrd_lwork(d, lower=1)[0])
         lower = np.asfortranarray(gram.numpy())
@@ -240,9 +257,8 @@ class _Tridiagonal:
             )
             rest = lapack.dormqr("L", "T", lower[1:, :-1], factors, rest, lwork=64 * k)[0]
         eigenvalues = lapack.dsterf(diagonal, beside)[0].clip(min=0)
-        parts = diagonal, beside, eigenvalues, np.concatenate([first, rest])
-        n, targets = sums.total_weight, float(sums.target_squares.sum())
-        return cls(*parts, least, n, targets, explained, intercept)
+        moments = np.concatenate([first, rest])
+        return cls(diagonal=diagonal, beside=beside, eigenvalues=eigenvalues, moment=moments, **facts)
 
     def judged(self, gamma: float) -> tuple[float, float]:
         """Return what `_judged` does."""
@@ -252,21 +268,8 @@ class _Tridiagonal:
                 return math.inf, math.inf
             W = lapack.dpttrs(*factor, self.moment)[0]
             fitted = float((W * (self.moment + gamma * W)).sum())
-            freedom = float((self.eigenvalues / (self.eigenvalues + gamma)).sum()) + self.intercept
-        rss = self.target_squares - self.explained - fitted
-        return _expected(rss, freedom, self.n, self.target_squares), freedom
-
-
-def _centred(sums: Sums, intercept: bool) -> tuple[Tensor, Tensor, float, float]:
-    """Return gram and moment, centred for an intercept, what that explains, and γ beyond rounding."""
-    gram, moment, explained = sums.gram.tril(), sums.moment, 0.0
-    least = math.sqrt(len(gram)) * torch.finfo(gram.dtype).eps * float(gram.diagonal().max())
-    if intercept:
-        mean = sums.total / sums.total_weight
-        gram.addr_(sums.total, mean, alpha=-1)
-        moment = torch.addr(moment, mean, sums.target_total.to(moment), alpha=-1)
-        explained = float(sums.target_total.square().sum()) / sums.total_weight
-    return gram, moment, explained, least
+            shares = float((self.eigenvalues / (self.eigenvalues + gamma)).sum())
+        return self.judgement(fitted, shares)
 
 
 def degrees_of_freedom(factor: Factor, gamma: float, overwrite: bool = False) -> float:
