@@ -64,11 +64,12 @@ def test_discriminants_of_format_5_learn_more():
 
 def test_discriminants_of_before_keep_their_rule_of_few_samples(tmp_path):
     old, new = load(GOLDEN / "discriminant-5.acil"), ACILClassifier().fit(X[LEARNT], NAMES[LEARNT])
-    for model, unseen in ((old, 0.0), (new, 0.1)):
+    for model, unseen in ((old, (0.0, 0.0)), (new, (0.09, 1.0))):
         model.partial_fit(X[108:110], ["another", "another"])
         save(model, tmp_path / "m.acil")
         again = load(tmp_path / "m.acil")
-        assert learnt_of(again).model.mixer.unseen == unseen
+        mixer = learnt_of(again).model.mixer
+        assert (mixer.unseen, mixer.unseen_by_one) == unseen
         assert all(check.ok for check in verify(tmp_path / "m.acil"))
         again.solve()
         np.testing.assert_allclose(again.decision_function(X), model.solve().decision_function(X))

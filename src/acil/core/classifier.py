@@ -123,7 +123,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         a standardized row, or 0.5 where features are as they are; 0 for ridge scores of such features,
         as in the paper. Without it the expansion of 2x is twice that of x. For discriminants, ``"auto"``
         also takes the features themselves, several times as heavy, for the first of the d units if they
-        are at most half of them: what is linear need not be learnt from random units.
+        are at most d: what is linear need not be learnt from random units. Of d features nothing is
+        expanded then.
 
     Attributes
     ----------

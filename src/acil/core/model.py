@@ -113,7 +113,9 @@ class Learnt:
             bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
             bias *= 1.0 if scaling is None else math.sqrt(n_features)
         size, kind = settings["expansion_size"], settings["activation"]
-        linear &= size is not None and kind != "identity" and 2 * n_features <= size
+        linear &= size is not None and kind != "identity" and n_features <= size
+        if linear and n_features == size:
+            size, linear = None, False  # there is no room for random units
         if expansion is None and size is not None and kind in FITTED:
             if first is None or names is not None:
                 raise UnsupportedError(

@@ -110,8 +110,10 @@ class Discriminants:
     #: Whether to draw means together: those of a private release have been.
     draw: bool = True
     #: How much farther off means of few samples are than the scatter tells, which has hardly seen their
-    #: classes: a share, in squares. Files from before it was known have 0, and score as they did.
-    unseen: float = 0.1
+    #: classes: a share, in squares, and one more that is divided by the number of classes which the
+    #: scatter is of. Files from before these were known have 0, and score as they did.
+    unseen: float = 0.09
+    unseen_by_one: float = 1.0
 
     def __call__(self, model: AnalyticModel) -> tuple[Tensor, Tensor]:
         """Return the square map and the intercepts."""
@@ -160,7 +162,8 @@ class Discriminant:
     means from their centre. This is the best estimate if true means are normally distributed (James and
     Stein), and leaves the means of large classes as they are. It makes up for what chance adds to
     ‖μ_c‖², v / n_c, which would keep samples from classes of few. But S has hardly seen such a class, in
-    which chance adds more: so ‖μ_c‖² is taken to be shorter by a share of v / n_c, see `Discriminants`.
+    which chance adds more, the more so the fewer classes S is of, because it fits these: so ‖μ_c‖² is
+    taken to be shorter by a share of v / n_c, see `Discriminants`.
 
     All of it is the same for rows and means that are shifted together. So if the regression has an
     intercept, x and μ_c are taken from the mean of all samples, where W and A are centred: xᵀW is then
@@ -250,8 +253,10 @@ class Discriminant:
         centre = drawn / drawn.sum()
         inner = products @ centre
         square = centre @ inner
-        unseen = model.mixer.unseen if isinstance(model.mixer, Discriminants) else 0.0
-        squared -= unseen * noise / n
+        if isinstance(model.mixer, Discriminants):
+            # 1 / Σ p_c² classes make up the scatter: as many as there are, if they have as many samples.
+            unseen = model.mixer.unseen + model.mixer.unseen_by_one * float(share @ share)
+            squared -= unseen * noise / n
         # s² μ_cᵀS⁻¹μ_c + 2 s (1 − s) …, of means that are s_c from the centre to μ_c
         squares = square.lerp(inner, drawn).lerp(inner.lerp(squared, drawn), drawn)
         squares = torch.cat([squares, square.unsqueeze(0)])

@@ -264,7 +264,13 @@ def test_classes_that_padded_to_the_longest_would_fill_the_memory_are_refused(he
 def test_every_key_is_needed(header):
     assert header.keys() == HEADER.keys()
     assert header["parameters"].keys() == PARAMETERS.keys()
-    before = {"history", "gamma_samples", "linear", "unseen"}  # which earlier files lack
+    before = {
+        "history",
+        "gamma_samples",
+        "linear",
+        "unseen",
+        "unseen_by_one",
+    }  # which earlier files lack
     for key in header.keys() - before:
         rest = {name: value for name, value in header.items() if name != key}
         with pytest.raises(InvalidFileError, match=key.replace("_", ".")):
@@ -313,7 +319,11 @@ def test_values_that_are_no_numbers(tmp_path, name, bad):
     ("changes", "words"),
     [
         ({"scores": "ridge"}, "'unseen' belongs to discriminant scores"),
-        ({"scores": "ridge", "unseen": 0}, "'calibration' belongs to discriminant scores"),
+        ({"scores": "ridge", "unseen": 0}, "'unseen_by_one' belongs to discriminant scores"),
+        (
+            {"scores": "ridge", "unseen": 0, "unseen_by_one": 0},
+            "'calibration' belongs to discriminant scores",
+        ),
         ({"class_balance": 0.5}, "discriminant scores need sums, and no class balance"),
         (
             {"calibration": {"samples": 1, "losses": [], "novelties": [], "approximate": False}},

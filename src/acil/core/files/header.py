@@ -252,6 +252,7 @@ HEADER: dict[str, Rule] = {
     **LEARNT,
     "scores": _one_of("ridge", "discriminant"),
     "unseen": _number(0, 1),
+    "unseen_by_one": _number(0, 10),
     "standardize": TRUTH,
     "classes": _list_of(LABEL, least=1),
     "classes_dtype": TEXT,
@@ -379,6 +380,7 @@ def parse_header(text: str) -> dict[str, Any]:
     header.setdefault("history", [])
     header.setdefault("linear", 0.0)
     header.setdefault("unseen", 0.0)
+    header.setdefault("unseen_by_one", 0.0)
     check_header(header)
     return header
 
@@ -439,8 +441,9 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
         yield "solver 'recursive' has no intercept and no mixed precision"
     if recursive and header["class_balance"] not in (False, True, 0):
         yield "solver 'recursive' has no class balance"
-    if header["unseen"] and not discriminant:
-        yield "'unseen' belongs to discriminant scores, and only to them"
+    for key in ("unseen", "unseen_by_one"):
+        if header[key] and not discriminant:
+            yield f"{key!r} belongs to discriminant scores, and only to them"
     if header["calibration"] is not None and not discriminant:
         yield "'calibration' belongs to discriminant scores, and only to them"
     if weights is not None and abs(header["total_weight"] - math.fsum(weights)) > 1e-8 * sum(weights):

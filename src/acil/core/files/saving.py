@@ -233,6 +233,7 @@ def _header(
         "clip_norm": model.expansion.clip_norm,
         "scores": "discriminant" if isinstance(model.mixer, Discriminants) else "ridge",
         "unseen": getattr(model.mixer, "unseen", 0.0),
+        "unseen_by_one": getattr(model.mixer, "unseen_by_one", 0.0),
         "standardize": state.scaling is not None,
         "classes": classes.tolist(),
         "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
@@ -323,7 +324,7 @@ def _assembled(
     mixer = heights if old else mixer_of(header["scores"], header["class_balance"])
     if isinstance(mixer, Discriminants):
         private = header["release"] is not None and header["release"]["private"]
-        mixer = Discriminants(not private, header["unseen"])
+        mixer = Discriminants(not private, header["unseen"], header["unseen_by_one"])
     model = AnalyticModel(expansion, head, where, mixer)
     if "mixing" in parts:
         model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]
