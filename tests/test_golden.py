@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.datasets import load_iris
 
 from acil import ACILClassifier, ImageClassifier, load, save
@@ -73,6 +74,17 @@ def test_discriminants_of_before_keep_their_rule_of_few_samples(tmp_path):
         assert all(check.ok for check in verify(tmp_path / "m.acil"))
         again.solve()
         np.testing.assert_allclose(again.decision_function(X), model.solve().decision_function(X))
+
+
+def test_discriminants_of_before_keep_one_temperature_for_all_rows(tmp_path):
+    old, new = load(GOLDEN / "discriminant-5.acil"), ACILClassifier(24, standardize=True)
+    old.partial_fit(X[108:110], ["another", "another"])
+    save(old, tmp_path / "m.acil")
+    for model in (old, load(tmp_path / "m.acil"), load(tmp_path / "m.acil", inference=True)):
+        heated = model.decision_function(X) / model.temperature_
+        np.testing.assert_allclose(model.predict_proba(X), softmax(heated, axis=1), rtol=1e-9)
+    new.fit(X[LEARNT], NAMES[LEARNT])
+    assert (learnt_of(old).hotter, learnt_of(new).hotter) == (0, 1)
 
 
 def test_a_classifier_of_images_answers_as_it_did(tmp_path):

@@ -49,6 +49,7 @@ class LightClassifier:
         self.classes_ = np.array(header["classes"], dtype=header["classes_dtype"])
         self.n_features_in_, self.backbone_ = header["n_features"], header["backbone"]
         self._names, self._temperature = header["feature_names"], header["temperature"]
+        self._hotter = (header["calibration"] or {"hotter": 0.0})["hotter"]
         self._activation = _ACTIVATIONS[header["activation"]]
         self._clip_norm, self._empty = header["clip_norm"], np.array(header["counts"]) == 0
         self._scaling, self._bias = tensors.get("scaling"), tensors.get("bias", np.zeros(1))
@@ -83,7 +84,10 @@ class LightClassifier:
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, of shape (n, n_classes)."""
-        heated = self._scores(X) / self._temperature
+        scores = self._scores(X)
+        # As `acil.core.scores.heat` says
+        heat = 1 + self._hotter * scores.max(axis=1, keepdims=True).clip(min=0)
+        heated = scores / (self._temperature * heat)
         shares = np.exp(heated - heated.max(axis=1, keepdims=True))
         shares /= shares.sum(axis=1, keepdims=True)
         return np.asarray(shares)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 
@@ -166,10 +167,42 @@ def test_classes_of_few_samples_are_recognised_and_the_others_still_are(k, gain)
 
 def calibration_error(model, rows, y):
     """Expected calibration error over 15 bins of equal mass."""
-    probabilities = model.predict_proba(rows)
-    sure, right = probabilities.max(1), model.classes_[probabilities.argmax(1)] == y
+    return error_of(model.predict_proba(rows), np.searchsorted(model.classes_, y))
+
+
+def error_of(probabilities, y):
+    sure, right = probabilities.max(1), probabilities.argmax(1) == y
     bins = np.array_split(np.argsort(sure), 15)
     return sum(len(b) * abs(sure[b].mean() - right[b].mean()) for b in bins) / len(y)
+
+
+def test_probabilities_are_a_softmax_at_a_temperature_that_grows_with_the_highest_score():
+    for options in ({}, {"scores": "ridge"}):
+        model = discriminant(**options).fit(X, Y)
+        rows = np.vstack([HELD_OUT, 3 * HELD_OUT])
+        scores = model.decision_function(rows)
+        heat = 1.0 if options else 1 + np.maximum(scores.max(axis=1, keepdims=True), 0)
+        heated = scores / (model.temperature_ * heat)
+        np.testing.assert_allclose(model.predict_proba(rows), softmax(heated, axis=1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_probabilities_of_rows_of_many_lengths_are_calibrated_better_than_by_any_one_temperature(seed):
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(20, 16))
+
+    def sample(n):
+        labels = np.repeat(np.arange(20), n)
+        rows = 0.8 * means[labels] + rng.normal(size=(len(labels), 16))
+        return rows * np.exp(0.7 * rng.normal(size=(len(rows), 1))), labels
+
+    model = ACILClassifier(expansion_size=None).fit(*sample(40))
+    rows, labels = sample(100)
+    scores = model.decision_function(rows)
+    ones = [log_loss(labels, softmax(scores / T, axis=1)) for T in 2.0 ** np.arange(-8, 3, 0.25)]
+    assert log_loss(labels, model.predict_proba(rows)) < 0.97 * min(ones)
+    one = softmax(scores / 2.0 ** (0.25 * np.argmin(ones) - 8), axis=1)
+    assert calibration_error(model, rows, labels) < 0.8 * error_of(one, labels)
 
 
 @pytest.mark.parametrize("calls", [1, 6])

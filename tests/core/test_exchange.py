@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sklearn.linear_model import Ridge
 
 from acil import ACILClassifier, ImageClassifier, ModelSums, load, save
@@ -94,6 +95,24 @@ def test_merging_models_is_adding_their_sums():
     merged = first.merge(second)
     close(added, merged)
     assert added.temperature_ == pytest.approx(merged.temperature_, rel=1e-9)
+
+
+def test_what_was_measured_at_temperatures_of_another_kind_is_not_added():
+    first, second = (model().fit(X[i::2], Y[i::2]) for i in (0, 1))
+    sums = second.sums()
+    sums = replace(sums, calibration={**sums.calibration, "hotter": 0.0})  # of a file of before
+    before = first.sums().calibration["samples"]
+    merged = first.add_sums(sums).sums().calibration
+    assert merged["approximate"]
+    assert merged["hotter"] == 1
+    assert merged["samples"] == pytest.approx(before)
+    of_before = ACILClassifier.from_sums(sums)
+    assert of_before.sums().calibration["hotter"] == 0
+    heated = of_before.decision_function(X) / of_before.temperature_
+    np.testing.assert_allclose(of_before.predict_proba(X), softmax(heated, axis=1))
+    for bad in (-1.0, float("nan"), 1e9):
+        with pytest.raises(InputError, match="calibration"):
+            ACILClassifier.from_sums(replace(sums, calibration={**sums.calibration, "hotter": bad}))
 
 
 def test_sums_by_numpy_are_the_ridge_regression_of_scikit_learn():

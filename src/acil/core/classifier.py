@@ -150,7 +150,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     scaling_ : ndarray of shape (2, n_features) or None
         What is taken from each feature, and what it is divided by then.
     temperature_ : float
-        Temperature of the softmax in ``predict_proba``.
+        Temperature of the softmax in ``predict_proba``, for rows without a positive score.
 
     Notes
     -----
@@ -530,7 +530,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return class probabilities, of shape (n, n_classes): a softmax of the scores.
 
         They rank like the scores. With ``scores="discriminant"`` the temperature of the softmax is the
-        best one for the samples learnt, each scored as if it had been left out when it was learnt. With
+        best one for the samples learnt, each scored as if it had been left out when it was learnt; for
+        each row it is 1 + s times that, s being its highest score if that is positive. With
         ``scores="ridge"`` it is an estimate from the sums.
 
         Parameters
@@ -539,9 +540,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = check_query(self, X)
         with holding(self, counted=True) as state:
-            heat, weights = state.temperature(), state.model.weights()
-        scores = state.model.scores(state.features(rows), weights)
-        return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
+            weights = state.model.weights()
+            probabilities = state.probabilities(state.model.scores(state.features(rows), weights))
+        return _like(rows, probabilities)
 
     @sized(_work)
     def novelty(self, X: Any) -> Any:

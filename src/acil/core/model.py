@@ -40,6 +40,7 @@ from acil.core.scores import (
     Discriminant,
     Discriminants,
     estimated_temperature,
+    heat,
     log_novelty,
     mixer_of,
 )
@@ -330,7 +331,7 @@ class Learnt:
 
     def measured(self, blocks: Iterable[Block]) -> Calibration:
         """Return how expanded samples that were learnt score when each is left out."""
-        model, total = self.model, Calibration.empty()
+        model, total = self.model, Calibration.empty(self.hotter)
         with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
             found = Discriminant.of(model)
             for block, columns, given in blocks:
@@ -339,7 +340,8 @@ class Learnt:
                 left = found.left_out(by_ridge, leverages, columns, heavy)
                 scores, distances, counts, farther = left
                 novelty = log_novelty(found, model, block, scores.amax(dim=1), distances)
-                parts = scores / farther.unsqueeze(1), columns, novelty, heavy, counts
+                scores = scores / (heat(scores, total.hotter) * farther.unsqueeze(1))
+                parts = scores, columns, novelty, heavy, counts
                 total = total.plus(*(part[counts > 0] for part in parts))
         return total
 
@@ -371,6 +373,16 @@ class Learnt:
             known = self.calibration.temperature(Discriminant.of(model).farther)
             model.known_temperature = known
         return known
+
+    @property
+    def hotter(self) -> float:
+        """How much hotter a row is for its highest score: see `heat`."""
+        return 0.0 if self.calibration is None else self.calibration.hotter
+
+    def probabilities(self, scores: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield probabilities of rows with these scores, which rank like them."""
+        temperature, hotter = self.temperature(), self.hotter
+        return (torch.softmax(s / (temperature * heat(s, hotter)), dim=1) for s in scores)
 
     def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
         """Raise if a class has fewer samples, or less weight, than are to be forgotten."""
@@ -488,7 +500,7 @@ class Learnt:
             if isinstance(mixer, Discriminants):
                 mixer = replace(mixer, draw=False)
             model = AnalyticModel(self.model.expansion, head, self.model.device, mixer)
-            calibration = self.calibration and self.calibration.merged(None)
+            calibration = self.calibration and Calibration.empty(0.0).merged(None)
             new = replace(self, classes=given.classes, model=model, release=given.release)
             return replace(new, calibration=calibration, clipped=False)
         self.require_sums_of_samples()

@@ -379,11 +379,14 @@ class Calibration:
     losses: Tensor  # Σ −log(probability of the true class), at each of the temperatures
     novelties: Tensor  # histogram of the logarithm of the novelty
     approximate: bool = False  # some samples were forgotten, or learnt without being counted here
+    #: See `heat`. Files from before it was known have 0, and keep it.
+    hotter: float = 1.0
 
     @classmethod
-    def empty(cls) -> Calibration:
+    def empty(cls, hotter: float = 1.0) -> Calibration:
         """Return the calibration of no samples."""
-        return cls(0.0, torch.zeros_like(_TEMPERATURES), torch.zeros(_BINS, dtype=torch.float64))
+        novelties = torch.zeros(_BINS, dtype=torch.float64)
+        return cls(0.0, torch.zeros_like(_TEMPERATURES), novelties, hotter=hotter)
 
     def plus(
         self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor, counts: Tensor
@@ -391,26 +394,37 @@ class Calibration:
         """Return the calibration with more samples, of true classes in ``columns``.
 
         ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms. Scores
-        are those of `Discriminant.left_out`, divided by how much farther samples were, which makes
-        samples of small and large classes alike; counts are what it says that they count. A score far
-        beyond those of known classes would decide alone: it counts like the highest of them.
+        are those of `Discriminant.left_out`, divided by their `heat` and by how much farther samples
+        were, which makes samples of small and large classes alike; counts are what it says that they
+        count. A score far beyond those of known classes would decide alone: it counts like the highest
+        of them.
         """
         scores = scores / (scores.amax(dim=1, keepdim=True).abs() / _KNOWN).clamp(min=1.0)
         own, counted = scores.gather(1, columns.unsqueeze(1)).squeeze(1), weights * counts
         losses = [(torch.logsumexp(scores / T, 1) - own / T) @ counted for T in _TEMPERATURES.tolist()]
         places = ((novelties - _FIRST) / _WIDTH).long().clamp(0, _BINS - 1)
         added = torch.bincount(places, weights, minlength=_BINS)
-        return self.merged(Calibration(float(counted.sum()), torch.stack(losses), added))
+        return self.merged(
+            Calibration(float(counted.sum()), torch.stack(losses), added, hotter=self.hotter)
+        )
 
     def merged(self, other: Calibration | None) -> Calibration:
-        """Return the calibration of the samples of both; approximate if others were not counted."""
+        """Return the calibration of the samples of both; approximate if others were not counted.
+
+        What was measured with another ``hotter`` does not count.
+        """
         if other is None:
             return replace(self, approximate=True)
-        return Calibration(
-            self.samples + other.samples,
-            self.losses + other.losses,
-            self.novelties + other.novelties,
-            self.approximate or other.approximate,
+        kinds = {c.hotter for c in (self, other) if c.samples or c.novelties.any()} or {self.hotter}
+        if len(kinds) > 1:
+            return replace(self, approximate=True)
+        return replace(
+            self,
+            hotter=kinds.pop(),
+            samples=self.samples + other.samples,
+            losses=self.losses + other.losses,
+            novelties=self.novelties + other.novelties,
+            approximate=self.approximate or other.approximate,
         )
 
     def less(self, other: Calibration) -> Calibration:
@@ -422,10 +436,10 @@ class Calibration:
         # Sums of losses are convex in 1 / T: what is not is the rest of too large a difference.
         slopes = losses.diff() / (1 / _TEMPERATURES).diff()
         if float(losses.min()) < 0 or bool((slopes.diff() > 1e-9 * self.losses.max()).any()):
-            return Calibration.empty().merged(None)
+            return Calibration.empty(self.hotter).merged(None)
         left = max(self.samples - other.samples, 0.0)
         share = (left / max(self.samples, 1e-300)) ** _AGEING
-        return Calibration(share * left, share * losses, share * novelties, approximate=True)
+        return Calibration(share * left, share * losses, share * novelties, True, self.hotter)
 
     def among(self, before: Tensor, now: Tensor) -> Calibration:
         """Return it for a model that knows more classes than when samples were counted.
@@ -437,12 +451,12 @@ class Calibration:
         if share == 1:
             return self
         counted = share * self.samples, share * self.losses, share * self.novelties
-        return Calibration(*counted, self.approximate)
+        return Calibration(*counted, self.approximate, self.hotter)
 
     def to_dict(self, summary: bool) -> dict[str, Any]:
         """Return the values as JSON has them; a summary leaves out the lists."""
         losses, novelties = ([], []) if summary else (self.losses.tolist(), self.novelties.tolist())
-        facts = {"samples": self.samples, "approximate": self.approximate}
+        facts = {"samples": self.samples, "approximate": self.approximate, "hotter": self.hotter}
         return {**facts, "losses": losses, "novelties": novelties}
 
     @classmethod
@@ -451,7 +465,9 @@ class Calibration:
         names = ("samples", "losses", "novelties")
         samples, losses, novelties = (torch.tensor(stored[n], dtype=torch.float64) for n in names)
         complete = len(losses) == len(_TEMPERATURES) and len(novelties) == _BINS
-        found = cls(float(samples), losses, novelties, stored["approximate"])
+        hotter = float(stored.get("hotter", 0.0))
+        complete &= 0 <= hotter <= 10
+        found = cls(float(samples), losses, novelties, stored["approximate"], hotter)
         return found if complete or summary else None
 
     def temperature(self, farther: float) -> float:
@@ -488,6 +504,15 @@ class Calibration:
     @staticmethod
     def _weighed(found: float, typical: float, samples: float) -> float:
         return (found * samples + typical * _TYPICAL_SAMPLES) / (samples + _TYPICAL_SAMPLES)
+
+
+def heat(scores: Tensor, hotter: float) -> Tensor:
+    """Return what to multiply the temperature of each row by: 1 + ``hotter`` where the top score is 1.
+
+    Rows that are longer have higher scores, and errors that are larger in proportion, so one temperature
+    for all would make high scores too sure, and low ones not sure enough.
+    """
+    return 1 + hotter * scores.amax(dim=1, keepdim=True).clamp(min=0)
 
 
 def estimated_temperature(model: AnalyticModel) -> float:

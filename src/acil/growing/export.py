@@ -25,6 +25,7 @@ import acil
 from acil.core.classifier import ACILClassifier, learnt_of
 from acil.core.expansion import ACTIVATIONS
 from acil.core.files.writing import replacing
+from acil.core.scores import heat
 from acil.encoders.images.embedder import Embedder
 from acil.encoders.images.onnx_models import export_module, open_session, require_onnx
 from acil.encoders.text import TextEncoder
@@ -154,7 +155,7 @@ class _Head(nn.Module):
         self._clip_norm, self._linear = model.expansion.clip_norm, model.expansion.linear
         self.coef = _constant(torch.from_numpy(clf.coef_).mT)
         self.intercept = _constant(torch.from_numpy(clf.intercept_))
-        self._temperature = clf.temperature_
+        self._temperature, self._hotter = clf.temperature_, learnt_of(clf).hotter
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores and probabilities."""
@@ -168,7 +169,7 @@ class _Head(nn.Module):
         if self._clip_norm is not None:
             rows = rows * (self._clip_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         scores = rows @ self.coef + self.intercept
-        return scores, torch.softmax(scores / self._temperature, dim=1)
+        return scores, torch.softmax(scores / (self._temperature * heat(scores, self._hotter)), dim=1)
 
 
 def _constant(values: Tensor) -> nn.Parameter:

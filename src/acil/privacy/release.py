@@ -361,7 +361,7 @@ def model_of(
         mixer = replace(mixer, draw=False)
     model = AnalyticModel(expansion, head, torch.device("cpu"), mixer)
     # What was measured on samples stays behind; typical values stand for it.
-    calibration = state.calibration and Calibration.empty().merged(None)
+    calibration = state.calibration and Calibration.empty(0.0).merged(None)
     classes = union(labels[:0], labels)
     adopt(release, Learnt(classes, model, state.seed, calibration=calibration, release=ledger))
     release.n_features_in_ = expansion.in_features

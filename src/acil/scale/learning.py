@@ -116,7 +116,7 @@ def partial_fit(
     if state.calibration is not None:
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
-            measured = Calibration.empty()
+            measured = Calibration.empty(learnt.hotter)
             if samples is not None:
                 measured = learnt.measured(learnt.blocks(samples, learnt.classes))
             seen = reduce(Calibration.merged, group.exchange(measured))

@@ -200,6 +200,7 @@ CALIBRATION: dict[str, Rule] = {
     "losses": _list_of(AMOUNT),
     "novelties": _list_of(AMOUNT),
     "approximate": TRUTH,
+    "hotter": _number(0, 10),
 }
 #: What a file says of images.
 IMAGES: dict[str, Rule] = {
@@ -381,6 +382,8 @@ def parse_header(text: str) -> dict[str, Any]:
     header.setdefault("linear", 0.0)
     header.setdefault("unseen", 0.0)
     header.setdefault("unseen_by_one", 0.0)
+    if isinstance(header.get("calibration"), dict):
+        header["calibration"].setdefault("hotter", 0.0)
     check_header(header)
     return header
 
