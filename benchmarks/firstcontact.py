@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,7 +130,10 @@ def calibration_error(told: np.ndarray) -> float:
 
 
 def learnt(data: Data, name: str, few: int | None, seeds: int) -> Figures:
-    """Return recall of old and newer classes, accuracy and calibration error of a model."""
+    """Return recall of old and newer classes, accuracy and calibration error of a model.
+
+    With few samples of newer classes, also the recall of old and of newer ones in each split.
+    """
     recalls, told, half = [], [], data.n_classes // 2
     for seed in range(seeds):
         X, y, X_test, y_test = data.split(seed, few)
@@ -141,7 +145,8 @@ def learnt(data: Data, name: str, few: int | None, seeds: int) -> Figures:
         told.append(confidence(model, X_test, y_test))
     accuracy, old, newer = np.mean(recalls, axis=0).tolist()
     error = calibration_error(np.concatenate(told))
-    return {"accuracy": accuracy, "old": old, "newer": newer, "calibration": error}
+    found = {"accuracy": accuracy, "old": old, "newer": newer, "calibration": error}
+    return found if few is None else {**found, "splits": np.round(recalls, 3)[:, 1:].tolist()}
 
 
 def unknown(data: Data, name: str, seeds: int) -> Figures:
@@ -215,6 +220,7 @@ def report(before: Figures, after: Figures) -> dict[str, str]:
     parts = {
         "balanced": _row("set", *rules, *REFERENCES, "default now − best"),
         "few": _row("set", "k", *rules, BALANCED),
+        "paired": _row("set", "k", "newer classes", "old classes", "mean of the two"),
         "calibration": _row("set", "k", *rules[1:], BALANCED),
         "unknown": _row(
             "set", *(f"{what}, {rule}" for what in ("alarms", "AUROC") for rule in rules[1:])
@@ -238,6 +244,8 @@ def report(before: Figures, after: Figures) -> dict[str, str]:
             if k != "all":
                 pairs = [[_cell(_of(one, k, part)) for part in ("old", "newer")] for one in found]
                 parts["few"] += _row(name, k, *map(" / ".join, pairs))
+                gains = _paired(*(_of(found[place], k, "splits") for place in (1, 2)))
+                parts["paired"] += _row(name, k, *gains) if gains else ""
         novel = [_of(one, "unknown", what) for what in ("alarms", "area") for one in found[1:4]]
         parts["unknown"] += _row(name, *novel)
         for rule, one in zip(rules[1:], found[1:4], strict=True):
@@ -246,6 +254,15 @@ def report(before: Figures, after: Figures) -> dict[str, str]:
     for order, tails in after.get("long tail", {}).items():
         parts["tail"] += _row(order, *tails.values())
     return parts
+
+
+def _paired(before: Any, now: Any) -> list[str]:
+    """Return what newer and old classes gained, and both, with standard errors over the same splits."""
+    if not before or not now or len(before) != len(now) or len(now) < 5:
+        return []
+    old, newer = (np.array(now) - np.array(before)).T
+    gains = newer, old, (newer + old) / 2
+    return [f"{gain.mean():+.1f} ± {gain.std(ddof=1) / len(gain) ** 0.5:.1f}" for gain in gains]
 
 
 def _row(*cells: str | float | None) -> str:
@@ -265,7 +282,10 @@ def _of(found: Any, *keys: str) -> Any:
 def keep(record: Figures, file: Path | None) -> None:
     """Write a record, also between two sets."""
     if file is not None:
-        file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(record, indent=1)
+        # A split a line
+        text = re.sub(r"\[\s+([\d.]+),\s+([\d.]+)\s+\]", r"[\1, \2]", text)
+        file.write_text(text + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -193,7 +193,10 @@ def former(X: np.ndarray, y: np.ndarray) -> ACILClassifier:
     found = ACILClassifier(scores="discriminant", gamma=regression.gamma_, **units).fit(X, y)
     learnt = learnt_of(found)
     before = AnalyticModel(
-        learnt.model.expansion, learnt.model.head, learnt.model.device, Discriminants(unseen=0.0)
+        learnt.model.expansion,
+        learnt.model.head,
+        learnt.model.device,
+        Discriminants(unseen=0.0, unseen_by_one=0.0),
     )
     adopt(found, replace(learnt, model=before))
     return found

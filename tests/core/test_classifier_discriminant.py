@@ -348,6 +348,20 @@ def test_few_samples_hardly_move_the_typical_temperature():
     assert one.largest_known() < Calibration.empty().largest_known()
 
 
+def test_classes_of_one_sample_raise_the_temperature_where_the_others_are_hard_to_tell_apart():
+    def measured(right):  # 200 samples of two classes, a share of which is taken for the other
+        own = torch.arange(200) < 200 * right
+        scores = torch.stack([own, ~own], dim=1).double()
+        weights = torch.ones(2, 200).double()
+        empty = Calibration.empty()
+        return empty.plus(scores, torch.zeros(200).long(), torch.zeros(200).double(), *weights)
+
+    raised = [m.temperature(1.0, 0.5) / m.temperature(1.0) for m in map(measured, (0.99, 0.8, 0.6))]
+    assert 1 <= raised[0] < 1.02 < raised[1] < raised[2] < 1.15
+    few = np.r_[np.flatnonzero(Y < 2), np.flatnonzero(Y == 2)[:1], np.flatnonzero(Y == 3)[:2]]
+    assert Discriminant.of(learnt_of(discriminant().fit(X[few], Y[few])).model).single == 0.25
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 def test_saved_models_score_as_before(dtype, tmp_path):
     gamma = 2.0 if dtype == "float64" else 200.0

@@ -187,7 +187,7 @@ def _tell_gamma(model: Path) -> None:
     if 0 < header["gamma_samples"] < header["n_samples"]:
         tell(
             f"γ was kept as chosen from {counted(header['gamma_samples'], 'sample')}: it is chosen anew "
-            "when there are twice as many, when many come at once, or by ACILClassifier.solve"
+            "when there are twice as many, or when many come at once"
         )
 
 

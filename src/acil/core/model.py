@@ -370,7 +370,8 @@ class Learnt:
         if self.calibration is None or model.head.solver == "frozen":
             return estimated_temperature(model)
         if known is None:
-            known = self.calibration.temperature(Discriminant.of(model).farther)
+            found = Discriminant.of(model)
+            known = self.calibration.temperature(found.farther, found.single)
             model.known_temperature = known
         return known
 

@@ -22,6 +22,9 @@ _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
 _MOST_ROUNDING, _SAME_MEANS, _OF_MEANS = 0.1, 100.0, 10.0
 #: Power of (n − 1) / n by which the loss of a sample counts that was left out of n of its class.
 _OF_FEW = 3
+#: What a class of one sample adds to the temperature for each unit of loss, as a share; and the most loss
+#: of a sample that an edited file is believed.
+_OF_ONE, _MOST_LOSS = 0.3, 20.0
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
 #: squares of the length of those learnt: all for novelty.
 _KNOWN, _LEAST_KNOWN, _LONG = 1.0, 0.01, 1.5
@@ -311,6 +314,11 @@ class Discriminant:
         """
         return 1 + float((self.drawn / self.n.clamp(min=1)).mean())
 
+    @property
+    def single(self) -> float:
+        """The share of classes that have one sample."""
+        return float((2 - self.n).clamp(0, 1).mean())
+
     def _whitened(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
         """Return xᵀS⁻¹μ_j and xᵀS⁻¹x of rows with these scores of the regression and leverages."""
         u = ridge_scores[:, self.present].double() - self.shares
@@ -470,10 +478,12 @@ class Calibration:
         found = cls(float(samples), losses, novelties, stored["approximate"], hotter)
         return found if complete or summary else None
 
-    def temperature(self, farther: float) -> float:
+    def temperature(self, farther: float, single: float = 0.0) -> float:
         """Return the temperature of the least loss; few samples hardly move the typical one.
 
-        ``farther`` is `Discriminant.farther` of the classes as they are.
+        Given are `Discriminant.farther` and `Discriminant.single` of the classes as they are. A class of
+        one sample is not in the losses, and tells less of itself than the others, the more so the less
+        these tell.
         """
         best = int(self.losses.argmin())
         place = float(best)
@@ -484,7 +494,8 @@ class Calibration:
             before, here, after = self.losses[best - 1 : best + 2].tolist()
             # The vertex of the parabola through three points
             place += (before - after) / 2 / max(before - 2 * here + after, 1e-300)
-        found = (place - _ONE) / 2 + math.log2(farther)
+        loss = min(float(self.losses[best]) / max(self.samples, 1e-300), _MOST_LOSS)
+        found = (place - _ONE) / 2 + math.log2(farther * (1 + _OF_ONE * single * loss))
         typical = math.log2(_TYPICAL_TEMPERATURE)
         return float(2 ** self._weighed(found, typical, self.samples))
 
