@@ -22,8 +22,8 @@ _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
 _MOST_ROUNDING, _SAME_MEANS, _OF_MEANS = 0.1, 100.0, 10.0
 #: Power of (n − 1) / n by which the loss of a sample counts that was left out of n of its class.
 _OF_FEW = 3
-#: What a class of one sample adds to the temperature for each unit of loss, as a share; and the most loss
-#: of a sample that an edited file is believed.
+#: What a class of one sample adds to the temperature for each unit of loss, as a share; the most loss of
+#: a sample that an edited file is believed.
 _OF_ONE, _MOST_LOSS = 0.3, 20.0
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
 #: squares of the length of those learnt: all for novelty.
