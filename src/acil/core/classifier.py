@@ -74,7 +74,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     expansion_size : int or None, default=2048
-        Width d of the random expansion; ``None`` uses the features as they are.
+        Width d of the random expansion; ``None`` uses the features as they are, which is better where
+        there are more than d of them.
     gamma : float or "auto", default="auto"
         Ridge strength γ ≥ 0, as in the paper. It means something only relative to the scale of the
         features (see ``gamma_relative_``). ``"auto"`` chooses it by generalized cross-validation over
