@@ -588,6 +588,19 @@ def test_discriminants_have_the_features_among_their_units(options, linear):
     assert model.coef_.shape == (4, options.get("expansion_size", 24) or 6)
 
 
+def test_as_many_features_as_units_are_learnt_merged_and_saved_as_they_are(tmp_path):
+    first, second = (ACILClassifier(expansion_size=6).fit(X[i::2], Y[i::2]) for i in (0, 1))
+    merged = first.merge(second).solve()
+    joint = ACILClassifier(expansion_size=None).fit(X, Y)
+    assert relative(merged.decision_function(HELD_OUT), joint.decision_function(HELD_OUT)) <= SAME
+    save(merged, tmp_path / "m.acil")
+    again = load(tmp_path / "m.acil")
+    assert again.expansion_size == 6
+    np.testing.assert_array_equal(again.coef_, merged.coef_)
+    added = ACILClassifier.from_sums(merged.sums())
+    assert relative(added.decision_function(HELD_OUT), joint.decision_function(HELD_OUT)) <= SAME
+
+
 def test_a_new_class_of_two_samples_is_recalled_beside_many_of_others():
     # Two features tell the classes apart, eighteen are noise that two samples cannot tell from that.
     rng = np.random.default_rng(0)
